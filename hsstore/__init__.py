@@ -1,0 +1,45 @@
+"""hsstore: a dataset format and integrity toolkit for the hidden states of language models."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hsstore.errors import HsstoreError
+    from hsstore.integrity.fsck import fsck
+    from hsstore.integrity.repair import repair
+    from hsstore.model.capacity import plan_capacity
+    from hsstore.storage.create import create
+    from hsstore.storage.store import Store
+    from hsstore.training.dataset import HiddenStateDataset
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "HiddenStateDataset": "hsstore.training.dataset",
+    "HsstoreError": "hsstore.errors",
+    "Store": "hsstore.storage.store",
+    "create": "hsstore.storage.create",
+    "fsck": "hsstore.integrity.fsck",
+    "plan_capacity": "hsstore.model.capacity",
+    "repair": "hsstore.integrity.repair",
+}
+
+__all__ = [  # noqa: PLE0604 - a literal, for type checkers
+    "HiddenStateDataset",
+    "HsstoreError",
+    "Store",
+    "create",
+    "fsck",
+    "plan_capacity",
+    "repair",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the front door hands out
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'hsstore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

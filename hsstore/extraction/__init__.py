@@ -1,0 +1,1 @@
+"""Filling a store from what computes hidden states."""

@@ -1,0 +1,1 @@
+"""Finding damage and mending it."""

@@ -1,0 +1,1 @@
+"""Frozen records, protocols and pure functions; nothing here touches a file."""

@@ -1,0 +1,168 @@
+"""What a store captures, of which model: layers, norm, dtype and the model's identity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hsstore.errors import MalformedInput
+from hsstore.model.document import (
+    Check,
+    array,
+    hexadecimal,
+    integer,
+    one_of,
+    optional,
+    record,
+    text,
+)
+
+FINAL = "final"
+FINAL_PRE = "final:pre"
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+CODECS = ("none", "blosc-zstd")
+CONVENTIONS = ("specforge", "vllm", "sglang")
+
+Layer = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The layers of a store, in stored order, and the dtype of every value.
+
+    A layer ``k`` is the residual stream after ``k`` blocks (transformers' ``hidden_states[k]``; 0
+    is the embedding); ``"final"`` is the last state after the model's final norm, ``"final:pre"``
+    the same state before it.
+    """
+
+    layers: tuple[Layer, ...]
+    dtype: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value."""
+        return ITEMSIZE[self.dtype]
+
+    def layers_text(self) -> str:
+        """The layers as they are typed: ``3,31,59,final``."""
+        return ",".join(map(str, self.layers))
+
+    def to_document(self) -> dict[str, Any]:
+        """The ``capture`` member of hsstore.json."""
+        return {"dtype": self.dtype, "layers": list(self.layers)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Capture":
+        """The inverse of ``to_document``, for a validated document."""
+        return cls(layers=tuple(document["layers"]), dtype=document["dtype"])
+
+    @staticmethod
+    def fields() -> Check:
+        """What ``to_document`` must look like."""
+        layer: Check = lambda value, path: (  # noqa: E731 - one expression, used once
+            one_of(FINAL, FINAL_PRE)(value, path)
+            if isinstance(value, str)
+            else integer()(value, path)
+        )
+        return record({"dtype": one_of(*ITEMSIZE), "layers": array(layer)})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Which weights a store's states belong to.
+
+    A digest that could not be taken when the store was created (only a config.json was at hand,
+    say) is None; the origin of the first committed shard then fixes it.
+    """
+
+    id: str
+    revision: str | None
+    quantisation: str | None
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    config_digest: str
+    weights_digest: str | None
+    tokenizer_digest: str | None
+
+    def to_document(self) -> dict[str, Any]:
+        """The ``model`` member of hsstore.json."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "ModelIdentity":
+        """The inverse of ``to_document``, for a validated document."""
+        return cls(**document)
+
+    @staticmethod
+    def fields() -> Check:
+        """What ``to_document`` must look like."""
+        return record(
+            {
+                "id": text(),
+                "revision": optional(text()),
+                "quantisation": optional(text()),
+                "model_type": text(),
+                "num_layers": integer(1),
+                "hidden_size": integer(1),
+                "vocab_size": integer(1),
+                "config_digest": hexadecimal(32),
+                "weights_digest": optional(hexadecimal(32)),
+                "tokenizer_digest": optional(hexadecimal(32)),
+            }
+        )
+
+
+def parse_layers(
+    typed: str, num_layers: int, *, convention: str | None = None, model_type: str | None = None
+) -> tuple[Layer, ...]:
+    """The layers of a comma-separated list, in the canonical "after k blocks" naming.
+
+    ``convention`` names another tool's counting to convert from: ``specforge`` (also ModelOpt's)
+    counts block outputs, so its k is our k + 1; ``vllm`` (also speculators') counts as we do;
+    ``sglang`` counts block outputs for the model types where that was seen, and is refused for
+    the rest. Raises MalformedInput for anything unknown, out of range or repeated.
+    """
+    layers: list[Layer] = []
+    for word in (part.strip() for part in typed.split(",")):
+        layers.append(_layer(word, num_layers, _shift(convention, model_type)))
+    repeated = {layer for layer in layers if layers.count(layer) > 1}
+    if repeated:
+        raise MalformedInput(f"layer {sorted(map(str, repeated))[0]} is listed twice in {typed!r}")
+    return tuple(layers)
+
+
+def _layer(word: str, num_layers: int, shift: int) -> Layer:
+    if word in (FINAL, FINAL_PRE):
+        return word
+    if not (word.isascii() and word.isdecimal()):
+        raise MalformedInput(
+            f"{word!r} is no layer", remedy="list block counts, 'final' or 'final:pre'"
+        )
+    layer = int(word) + shift
+    if layer == num_layers:
+        raise MalformedInput(
+            f"layer {layer} is the last of a {num_layers}-block model, "
+            "whose norm a number does not tell",
+            remedy="say 'final' (after the final norm) or 'final:pre' (before it)",
+        )
+    if layer > num_layers:
+        raise MalformedInput(f"layer {layer} does not exist: the model has {num_layers} blocks")
+    return layer
+
+
+def _shift(convention: str | None, model_type: str | None) -> int:
+    if convention in (None, "vllm"):
+        return 0
+    if convention == "specforge" or (convention == "sglang" and model_type in SGLANG_BLOCK_OUTPUTS):
+        return 1
+    if convention == "sglang":
+        raise MalformedInput(
+            f"SGLang's layer count for model type {model_type!r} is not known here",
+            remedy="give the layers as 'after k blocks', without --layer-convention",
+        )
+    raise MalformedInput(f"unknown layer convention {convention!r}; known: {CONVENTIONS}")
+
+
+# Seen on a real server: id k equals transformers' hidden_states[k + 1].
+SGLANG_BLOCK_OUTPUTS = frozenset({"llama"})

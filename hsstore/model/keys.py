@@ -1,0 +1,126 @@
+"""Every path of the format, relative to the root of the store, and how to read one back."""
+
+import re
+from dataclasses import dataclass
+
+IDENTITY = "hsstore.json"
+ZARR = "states.zarr"
+PLAN, MANIFEST, COMMIT, INTENT = "plan", "manifest", "commit", "intent"
+CLAIM, STAGE, QUARANTINE, WAIVER = "claim", "stage", "quarantine", "waiver"
+FOLDERS = (PLAN, ZARR, MANIFEST, COMMIT, INTENT, CLAIM, STAGE, QUARANTINE, WAIVER)
+
+HIDDEN_STATES, INPUT_IDS, LOSS_MASK = "hidden_states", "input_ids", "loss_mask"
+SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "sample_digest"
+
+STAGED_DATA, STAGED_JOURNAL = "data", "journal"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ShardVersion:
+    """A name in commit/, manifest/ or intent/: which shard, which generation of it."""
+
+    shard: int
+    generation: int
+
+
+def plan(generation: int) -> str:
+    """The plan document of a generation."""
+    return f"{PLAN}/{generation:08d}.json"
+
+
+def tokens(generation: int, shard: int) -> str:
+    """The token file (npz) of a shard that the plan of ``generation`` added."""
+    return f"{PLAN}/{generation:08d}/{shard:08d}.npz"
+
+
+def zarr_metadata(array: str | None = None) -> str:
+    """The zarr.json of an array, or of the root group."""
+    return f"{ZARR}/{array}/zarr.json" if array else f"{ZARR}/zarr.json"
+
+
+def shard_file(shard: int) -> str:
+    """The payload of a shard: one Zarr shard file."""
+    return f"{ZARR}/{HIDDEN_STATES}/c/{shard}/0/0"
+
+
+def array_chunk(array: str, chunk: int) -> str:
+    """A chunk of one of the other arrays (all have a single chunked dimension)."""
+    second = "/0" if array == SAMPLE_DIGEST else ""
+    return f"{ZARR}/{array}/c/{chunk}{second}"
+
+
+def manifest(version: ShardVersion, writer: str) -> str:
+    """A manifest; its name is unique to the attempt that wrote it."""
+    return f"{MANIFEST}/{_stem(version)}.{writer}.json"
+
+
+def marker(version: ShardVersion, *, absent: bool) -> str:
+    """A commit marker; its name says whether samples of the shard are absent."""
+    return f"{COMMIT}/{_stem(version)}{'.absent' if absent else ''}.json"
+
+
+def intent(version: ShardVersion) -> str:
+    """The intent to replace a committed shard by this generation."""
+    return f"{INTENT}/{_stem(version)}.json"
+
+
+def claim(shard: int, turn: int) -> str:
+    """The claim of a shard; a takeover publishes the next turn."""
+    return f"{CLAIM}/{shard:08d}-{turn:06d}.json"
+
+
+def stage(shard: int, writer: str) -> str:
+    """The staging folder of one writer for one shard."""
+    return f"{STAGE}/{shard:08d}.{writer}"
+
+
+def waiver(sample: int) -> str:
+    """The waiver of an absent sample."""
+    return f"{WAIVER}/{sample:010d}.json"
+
+
+def read_plan(name: str) -> int | None:
+    """The generation of a name in plan/, None for another name."""
+    found = re.fullmatch(r"(\d{8})\.json", name)
+    return int(found[1]) if found else None
+
+
+def read_marker(name: str) -> tuple[ShardVersion, bool] | None:
+    """Version and absent flag of a name in commit/, None for another name."""
+    found = _MARKER.fullmatch(name)
+    return (ShardVersion(int(found[1]), int(found[2])), bool(found[3])) if found else None
+
+
+def read_manifest(name: str) -> tuple[ShardVersion, str] | None:
+    """Version and writer of a name in manifest/, None for another name."""
+    found = _MANIFEST.fullmatch(name)
+    return (ShardVersion(int(found[1]), int(found[2])), found[3]) if found else None
+
+
+def read_intent(name: str) -> ShardVersion | None:
+    """The version of a name in intent/, None for another name."""
+    found = _INTENT.fullmatch(name)
+    return ShardVersion(int(found[1]), int(found[2])) if found else None
+
+
+def read_claim(name: str) -> tuple[int, int] | None:
+    """Shard and turn of a name in claim/, None for another name."""
+    found = _CLAIM.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def read_stage(name: str) -> tuple[int, str] | None:
+    """Shard and writer of a name in stage/, None for another name."""
+    found = _STAGE.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def _stem(version: ShardVersion) -> str:
+    return f"{version.shard:08d}-{version.generation:06d}"
+
+
+_MARKER = re.compile(r"(\d{8})-(\d{6})(\.absent)?\.json")
+_MANIFEST = re.compile(r"(\d{8})-(\d{6})\.([0-9a-f]{16})\.json")
+_INTENT = re.compile(r"(\d{8})-(\d{6})\.json")
+_CLAIM = re.compile(r"(\d{8})-(\d{6})\.json")
+_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})")

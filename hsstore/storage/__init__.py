@@ -1,0 +1,1 @@
+"""Bytes on a filesystem: how a store is written, committed and read."""

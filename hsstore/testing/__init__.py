@@ -1,0 +1,1 @@
+"""Faults, damage and small models for tests; nothing else imports it."""
