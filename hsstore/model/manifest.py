@@ -183,8 +183,12 @@ def chunk_fields(value: object, path: str) -> list[Any]:
     """Check one item of ``chunks``: [chunk, offset, length, xxh3_64]."""
     if not isinstance(value, list):
         return array(integer())(value, path)
-    names = {"chunk": integer(), "offset": integer(), "length": integer(1),
-             "xxh3_64": hexadecimal(16)}
+    names = {
+        "chunk": integer(),
+        "offset": integer(),
+        "length": integer(1),
+        "xxh3_64": hexadecimal(16),
+    }
     return record(names)(dict(zip(names, value, strict=False)), path)
 
 
@@ -195,29 +199,25 @@ STATISTICS_FIELDS = record(
         "max_abs": array(hexadecimal(16)),
     }
 )
-SAMPLE_FIELDS = record(
-    {
-        "sample": integer(),
-        "key": text(),
-        "first_row": integer(),
-        "rows": integer(1),
-        "content": hexadecimal(32),
-        "statistics": STATISTICS_FIELDS,
-        "origin": integer(),
-        "previous": optional(hexadecimal(32)),
-    }
-)
-ABSENT_FIELDS = record(
-    {
-        "sample": integer(),
-        "key": text(),
-        "first_row": integer(),
-        "rows": integer(1),
-        "reason": text(),
-        "detail": text(),
-        "attempts": integer(1),
-    }
-)
+SAMPLE_MEMBERS: dict[str, Any] = {
+    "sample": integer(),
+    "key": text(),
+    "first_row": integer(),
+    "rows": integer(1),
+    "content": hexadecimal(32),
+    "statistics": STATISTICS_FIELDS,
+    "origin": integer(),
+    "previous": optional(hexadecimal(32)),
+}
+ABSENT_MEMBERS: dict[str, Any] = {
+    "sample": integer(),
+    "key": text(),
+    "first_row": integer(),
+    "rows": integer(1),
+    "reason": text(),
+    "detail": text(),
+    "attempts": integer(1),
+}
 FIELDS: dict[str, Any] = {
     "store": hexadecimal(32),
     "shard": integer(),
@@ -226,7 +226,7 @@ FIELDS: dict[str, Any] = {
     "data_bytes": integer(1),
     "index_xxh3_64": hexadecimal(16),
     "chunks": array(chunk_fields),
-    "samples": array(SAMPLE_FIELDS),
-    "absent": array(ABSENT_FIELDS),
+    "samples": array(record(SAMPLE_MEMBERS)),
+    "absent": array(record(ABSENT_MEMBERS)),
     "origins": array(Origin.fields()),
 }

@@ -1,0 +1,201 @@
+"""Who is working on a shard: claims with a heartbeat, and when they may be taken over.
+
+A claim is a published document ``claim/<shard>-<turn>.json``; the highest turn owns the shard. Only
+one writer can publish a given turn, so a takeover has exactly one winner. The claim's mtime is its
+heartbeat and is compared with that of a file just touched in the same folder, never with a clock.
+"""
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hsstore.errors import ClaimedByAnother, InvalidDocument
+from hsstore.model import keys
+from hsstore.model.document import FORMAT, hexadecimal, integer, seal, text, unseal, validate
+from hsstore.storage.filesystem import Filesystem
+
+KIND = "claim"
+HEARTBEAT_SECONDS = 10.0
+STALE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process behind a claim: enough to prove that it is gone, nothing that names a machine.
+
+    A pid means something only in one boot and one pid namespace; ``started`` (clock ticks since
+    boot) tells a pid from its later reuse.
+    """
+
+    writer: str
+    boot: str
+    pid_namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def this_process(cls, writer: str) -> Self:
+        """The holder that this process would be."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+        started = _started(os.getpid())
+        return cls(writer, boot, namespace, os.getpid(), started or 0)
+
+    def provably_dead(self) -> bool:
+        """Whether the process is certainly gone; False wherever that cannot be seen from here."""
+        here = Holder.this_process(self.writer)
+        if (self.boot, self.pid_namespace) != (here.boot, here.pid_namespace):
+            return False
+        return _started(self.pid) != self.started
+
+
+class Claim:
+    """The right to write one shard, kept alive by a heartbeat until released."""
+
+    def __init__(self, filesystem: Filesystem, root: Path, shard: int, turn: int, holder: Holder,
+                 *, predecessor_dead: bool) -> None:  # fmt: skip
+        self.shard = shard
+        self.writer = holder.writer
+        self.predecessor_dead = predecessor_dead
+        self._filesystem = filesystem
+        self._folder = root / keys.CLAIM
+        self._path = root / keys.claim(shard, turn)
+        self._released = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
+        self._heart.start()
+
+    def verify(self) -> None:
+        """ClaimedByAnother unless this is still the highest turn, and ours."""
+        turns = _turns(self._filesystem, self._folder, self.shard)
+        if turns and self._folder / turns[-1] == self._path:
+            holder = _holder(self._filesystem, self._path)
+            if holder is not None and holder.writer == self.writer:
+                return
+        raise ClaimedByAnother(
+            f"shard {self.shard} was taken over by another writer",
+            remedy="run the same command again once that one is done",
+        )
+
+    def release(self) -> None:
+        """Give the shard up; what is staged stays for whoever claims it next."""
+        self._released.set()
+        self._heart.join()
+        with contextlib.suppress(ClaimedByAnother, OSError):
+            self.verify()
+            self._filesystem.unlink(self._path)
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT_SECONDS):
+            # A lost claim is found by verify() before anything is committed.
+            with contextlib.suppress(OSError):
+                self._filesystem.touch(self._path)
+
+
+def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: str) -> Claim:
+    """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it."""
+    folder, holder = root / keys.CLAIM, Holder.this_process(writer)
+    turns = _turns(filesystem, folder, shard)
+    turn, dead = 0, True
+    if turns:
+        current = folder / turns[-1]
+        turn, dead = _turn(turns[-1]) + 1, _takeover(filesystem, current, shard)
+    document = {
+        "format": FORMAT,
+        "kind": KIND,
+        "store": store,
+        "shard": shard,
+        **{name: getattr(holder, name) for name in Holder.__slots__},
+    }
+    try:
+        filesystem.publish(root / keys.claim(shard, turn), seal(document))
+    except FileExistsError:
+        raise _held(shard, "by a writer that came first") from None
+    for name in turns:
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(folder / name)
+    return Claim(filesystem, root, shard, turn, holder, predecessor_dead=dead)
+
+
+@contextlib.contextmanager
+def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Iterator[Claim]:
+    """A claim for the length of a with block, under a new writer id."""
+    claim = acquire(filesystem, root, store, shard, secrets.token_hex(8))
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def _takeover(filesystem: Filesystem, current: Path, shard: int) -> bool:
+    """Whether a claim's holder is provably dead (True) or merely stale (False), else raise."""
+    holder = _holder(filesystem, current)
+    if holder is not None and holder.provably_dead():
+        return True
+    age = _age_seconds(filesystem, current)
+    if age <= STALE_SECONDS:
+        raise _held(shard, f"by a writer whose heartbeat is {age:.0f} s old")
+    return False
+
+
+def _age_seconds(filesystem: Filesystem, path: Path) -> float:
+    probe = path.parent / f".now.{secrets.token_hex(4)}"
+    filesystem.write_new(probe, b"")
+    try:
+        filesystem.touch(probe)
+        now = filesystem.status(probe).st_mtime
+        return now - filesystem.status(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        filesystem.unlink(probe)
+
+
+def _held(shard: int, how: str) -> ClaimedByAnother:
+    return ClaimedByAnother(
+        f"shard {shard} is held {how}",
+        remedy="wait for it to finish; a dead writer's shard is taken over by itself",
+    )
+
+
+def _turns(filesystem: Filesystem, folder: Path, shard: int) -> list[str]:
+    named = ((name, keys.read_claim(name)) for name in filesystem.names(folder))
+    return [name for name, claim in named if claim is not None and claim[0] == shard]
+
+
+def _turn(name: str) -> int:
+    claim = keys.read_claim(name)
+    return claim[1] if claim else 0
+
+
+def _holder(filesystem: Filesystem, path: Path) -> Holder | None:
+    try:
+        document = unseal(filesystem.read(path), KIND, place=str(path))
+        validate(document, FIELDS, place=str(path))
+    except (InvalidDocument, FileNotFoundError):
+        return None
+    return Holder(**{name: document[name] for name in Holder.__slots__})
+
+
+def _started(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of proc(5)'s stat)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+FIELDS: dict[str, Any] = {
+    "store": hexadecimal(32),
+    "shard": integer(),
+    "writer": hexadecimal(16),
+    "boot": text(),
+    "pid_namespace": text(),
+    "pid": integer(1),
+    "started": integer(),
+}

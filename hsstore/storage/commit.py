@@ -1,0 +1,154 @@
+"""Making a staged shard exist, and replacing one that does: the commit protocol.
+
+The numbered steps are those of docs/format.md. Every publication goes through the staging folder,
+so that a writer whose folder was renamed away can publish nothing more.
+"""
+
+import contextlib
+from pathlib import Path
+
+import xxhash
+
+from hsstore.errors import ClaimedByAnother, StoreError
+from hsstore.model import keys
+from hsstore.model.document import seal, unseal
+from hsstore.model.geometry import Geometry
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
+from hsstore.storage.claim import Claim
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.writer import StagedShard
+
+
+def committed_versions(filesystem: Filesystem, root: Path) -> dict[int, tuple[ShardVersion, bool]]:
+    """The highest committed generation of every shard and whether samples are absent in it.
+
+    One listing; no marker is opened.
+    """
+    newest: dict[int, tuple[ShardVersion, bool]] = {}
+    for name in filesystem.names(root / keys.COMMIT):
+        found = keys.read_marker(name)
+        if found and (found[0].shard not in newest or found[0] >= newest[found[0].shard][0]):
+            newest[found[0].shard] = found
+    return newest
+
+
+def read_marker(filesystem: Filesystem, path: Path, kind: str = COMMIT_KIND) -> Marker:
+    """A commit marker or an intent; InvalidDocument where it is not whole."""
+    place = str(path)
+    return Marker.from_document(unseal(filesystem.read(path), kind, place=place), place=place)
+
+
+def pending_intents(filesystem: Filesystem, root: Path) -> list[ShardVersion]:
+    """The replacements that were decided but not finished."""
+    versions = map(keys.read_intent, filesystem.names(root / keys.INTENT))
+    return [version for version in versions if version is not None]
+
+
+def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
+    """Commit the first generation of a shard.
+
+    ClaimedByAnother where another writer took over or came first; nothing is lost then.
+    """
+    marker, within = staged.marker, staged.folder
+    claim.verify()
+    if marker.version.shard in committed_versions(filesystem, root):
+        raise ClaimedByAnother(
+            f"shard {marker.version.shard} was committed by another writer meanwhile",
+            remedy="run the same command again",
+        )
+    filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+    target = root / keys.shard_file(marker.version.shard)
+    filesystem.make_folders(target.parent, below=root)
+    _link_once(filesystem, within / keys.STAGED_DATA, target)
+    filesystem.sync_folder(target.parent)
+    filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
+    filesystem.remove_folder(within)
+
+
+def commit_replacement(
+    filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim, geometry: Geometry
+) -> None:
+    """Replace a committed shard by its next generation; publishing the intent decides it."""
+    marker, within = staged.marker, staged.folder
+    claim.verify()
+    filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+    intent = root / keys.intent(marker.version)
+    filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+    finish_replacement(filesystem, root, marker, geometry)
+
+
+def replay_intents(
+    filesystem: Filesystem, root: Path, geometry: Geometry, shard: int | None = None
+) -> list[ShardVersion]:
+    """Finish every decided replacement (of one shard, or of all); the versions finished."""
+    finished = []
+    for version in pending_intents(filesystem, root):
+        if shard in (None, version.shard):
+            intent = read_marker(filesystem, root / keys.intent(version), INTENT_KIND)
+            finish_replacement(filesystem, root, intent, geometry)
+            finished.append(version)
+    return finished
+
+
+def finish_replacement(
+    filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry
+) -> None:
+    """The redo of an intent: every step may be repeated after a crash."""
+    version = marker.version
+    stage = root / keys.stage(version.shard, marker.writer)
+    target = root / keys.shard_file(version.shard)
+    if filesystem.exists(stage / keys.STAGED_DATA):
+        filesystem.make_folders(target.parent, below=root)
+        filesystem.rename(stage / keys.STAGED_DATA, target)
+        filesystem.sync_folder(target.parent)
+    elif not _is_in_place(filesystem, target, marker, geometry):
+        raise StoreError(
+            f"shard {version.shard}: a decided replacement has lost its staged file",
+            place=str(root / keys.intent(version)),
+            remedy=f"run: hsstore fsck {root}",
+        )
+    with contextlib.suppress(FileExistsError):
+        filesystem.publish(root / marker.name, seal(marker.to_document()))
+    _remove_superseded(filesystem, root, version)
+    filesystem.unlink(root / keys.intent(version))
+    filesystem.sync_folder(root / keys.INTENT)
+    filesystem.remove_folder(stage)
+
+
+def _link_once(filesystem: Filesystem, source: Path, target: Path) -> None:
+    """Link, taking an earlier success of the same writer for what it is."""
+    try:
+        filesystem.link(source, target)
+    except FileExistsError:
+        if filesystem.status(source).st_ino != filesystem.status(target).st_ino:
+            raise
+
+
+def _is_in_place(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
+    try:
+        with filesystem.opened(target) as fd:
+            size = filesystem.size(fd)
+            index = bytearray(geometry.index_bytes)
+            filesystem.read_at(fd, index, max(size - len(index), 0), target)
+    except FileNotFoundError:
+        return False
+    return size == marker.data_bytes and xxhash.xxh3_64_hexdigest(index) == marker.index_xxh3_64
+
+
+def _remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
+    """Remove markers, then manifests, of older generations of a shard."""
+    for folder, read in ((keys.COMMIT, keys.read_marker), (keys.MANIFEST, keys.read_manifest)):
+        for name in filesystem.names(root / folder):
+            found = read(name)
+            if found and found[0].shard == version.shard and found[0] < version:
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.unlink(root / folder / name)
+
+
+def roll_forward(filesystem: Filesystem, root: Path, marker: Marker) -> None:
+    """Publish the marker of a shard whose data and manifest are whole and in place."""
+    with contextlib.suppress(FileExistsError):
+        filesystem.publish(root / marker.name, seal(marker.to_document()))
+
+

@@ -1,0 +1,48 @@
+"""Hashes and statistics of states, taken while they are written."""
+
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hsstore.model.manifest import Statistics
+from hsstore.storage.filesystem import Buffer
+
+STATISTICS_ROWS = 64
+_ZEROS = bytes(1 << 20)
+
+
+def chunk_digest(stored: Buffer, padding_bytes: int = 0) -> str:
+    """xxh3_64 (16 hex digits) over a chunk's stored bytes; ``padding_bytes`` zeros follow them."""
+    digest = xxhash.xxh3_64(memoryview(stored).cast("B"))
+    while padding_bytes > 0:
+        piece = memoryview(_ZEROS)[:padding_bytes]
+        digest.update(piece)
+        padding_bytes -= len(piece)
+    return digest.hexdigest()
+
+
+def content_digest(states: NDArray[Any]) -> str:
+    """xxh3_128 (32 hex digits) over a sample's decoded rows [tokens, layers, hidden]."""
+    return xxhash.xxh3_128_hexdigest(memoryview(states).cast("B"))
+
+
+def as_float32(states: NDArray[Any]) -> NDArray[np.float32]:
+    """Stored values as float32; uint16 holds the bits of bfloat16."""
+    if states.dtype == np.uint16:
+        return (states.astype(np.uint32) << 16).view(np.float32)
+    return states.astype(np.float32)
+
+
+def statistics(states: NDArray[Any]) -> Statistics:
+    """Per-layer figures over evenly spaced rows of a sample [tokens, layers, hidden]."""
+    tokens = len(states)
+    rows = min(tokens, STATISTICS_ROWS)
+    chosen = as_float32(states[np.arange(rows) * tokens // rows]).astype(np.float64)
+    norms = np.sqrt(np.einsum("rlh,rlh->rl", chosen, chosen))
+    return Statistics(
+        rows=rows,
+        median_norm=tuple(map(float, np.median(norms, axis=0))),
+        max_abs=tuple(map(float, np.abs(chosen).max(axis=(0, 2)))),
+    )

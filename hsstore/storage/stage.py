@@ -1,0 +1,74 @@
+"""Opening the staging folder of a claimed shard, with what earlier writers left there.
+
+Renaming an earlier writer's folder fences it: all it could still publish goes through that folder's
+name. Its file is written on only where its holder is certainly gone; otherwise the samples in it are
+verified and copied, since a stalled process may still hold the file open.
+"""
+
+import contextlib
+import secrets
+from pathlib import Path
+
+from hsstore.model import keys
+from hsstore.model.identity import StoreIdentity
+from hsstore.model.keys import ShardVersion
+from hsstore.storage.claim import Claim
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.journal import read_journal
+from hsstore.storage.writer import ShardWriter, verified_chunks
+
+
+def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion,
+               claim: Claim) -> ShardWriter:  # fmt: skip
+    """A writer over the claim holder's staging folder; journalled work of predecessors is kept.
+
+    Intents of the shard must have been replayed before.
+    """
+    folder = root / keys.stage(version.shard, claim.writer)
+    left = staged_folders(filesystem, root, version.shard)
+    if claim.predecessor_dead and len(left) == 1:
+        filesystem.rename(left[0], folder)
+        left = []
+    else:
+        left = [_fence(filesystem, root, version.shard, path) for path in left]
+        filesystem.make_folder(folder)
+    filesystem.sync_folder(root / keys.STAGE)
+    writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
+    try:
+        writer.verify_journalled()
+        for path in left:
+            _salvage(filesystem, path, writer)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writer.close()
+        raise
+    return writer
+
+
+def staged_folders(filesystem: Filesystem, root: Path, shard: int) -> list[Path]:
+    """The staging folders of a shard, whoever made them."""
+    names = ((name, keys.read_stage(name)) for name in filesystem.names(root / keys.STAGE))
+    return [root / keys.STAGE / name for name, stage in names if stage and stage[0] == shard]
+
+
+def _fence(filesystem: Filesystem, root: Path, shard: int, path: Path) -> Path:
+    fenced = root / keys.stage(shard, secrets.token_hex(8))
+    filesystem.rename(path, fenced)
+    return fenced
+
+
+def _salvage(filesystem: Filesystem, folder: Path, writer: ShardWriter) -> None:
+    """Copy the verified samples of a fenced folder that the writer lacks, then remove it."""
+    with contextlib.suppress(FileNotFoundError):
+        journal = read_journal(filesystem.read(folder / keys.STAGED_JOURNAL))
+        path = folder / keys.STAGED_DATA
+        same = journal.generation == writer.version.generation
+        with filesystem.opened(path) as fd:
+            filesystem.forget_cached(fd)
+            for number in sorted(journal.samples.keys() - writer.journal.settled()) if same else ():
+                verified = verified_chunks(filesystem, fd, path, journal.chunks[number])
+                if verified is not None:
+                    sample = journal.samples[number]
+                    writer.copy(sample, journal.origins[sample.origin], verified)
+        writer.sync()
+    filesystem.remove_folder(folder)

@@ -1,0 +1,340 @@
+"""Writing one generation of a shard into its staging folder, sample by sample.
+
+Payload goes straight from the caller's buffer to its place in the shard file while a helper thread
+hashes it, so one sample at a time is in memory and the disk sets the pace.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hsstore.errors import OUT_OF_SPACE
+from hsstore.model import keys
+from hsstore.model.document import seal
+from hsstore.model.geometry import Extent, Geometry
+from hsstore.model.identity import StoreIdentity
+from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import AbsentSample, Chunk, Manifest, Statistics, StoredSample
+from hsstore.model.marker import Marker
+from hsstore.model.source import Failed, Origin
+from hsstore.storage import codec, digest
+from hsstore.storage.filesystem import Buffer, Filesystem
+from hsstore.storage.journal import Journal, failure_line, header_line, read_journal, sample_line
+from hsstore.storage.shard_file import encode_index
+
+SYNC_BYTES = 64 << 20
+SYNC_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StagedShard:
+    """A finished shard in its staging folder: what remains is to commit it."""
+
+    folder: Path
+    manifest: bytes
+    marker: Marker
+
+
+class ShardWriter:
+    """Fills one staging folder. Not thread safe; one writer a shard.
+
+    After any exception the writer may only be closed: what is journalled is kept, and a new
+    writer over the same folder goes on from there.
+    """
+
+    def __init__(self, filesystem: Filesystem, folder: Path, identity: StoreIdentity,
+                 version: ShardVersion, writer: str) -> None:  # fmt: skip
+        self.folder = folder
+        self.version = version
+        self.writer = writer
+        self._filesystem = filesystem
+        self._identity = identity
+        self._geometry: Geometry = identity.geometry
+        self._data_path = folder / keys.STAGED_DATA
+        self._journal_path = folder / keys.STAGED_JOURNAL
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
+        self.journal = Journal()
+        self._lines: list[bytes] = []
+        self._unsynced_bytes = 0
+        self._synced_at = time.monotonic()
+        self._broken = False
+        self._data = filesystem.open(self._data_path, os.O_RDWR | os.O_CREAT)
+        self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
+        filesystem.sync_folder(folder)
+        self._load()
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Take over what the journal settles, dropping its torn tail."""
+        journal = read_journal(self._filesystem.read(self._journal_path))
+        here = (self._identity.uuid, self.version.shard, self.version.generation)
+        if journal.origins and (journal.store, journal.shard, journal.generation) == here:
+            self.journal = journal
+        self._journal_end = self.journal.end
+        self._filesystem.truncate(self._journal, self._journal_end, self._journal_path)
+        self._end = max((c.offset + c.length for c in self._all_chunks()), default=0)
+        self._filesystem.truncate(self._data, self._end, self._data_path)
+
+    def verify_journalled(self) -> None:
+        """Read every journalled sample past the page cache; forget those whose bytes are wrong."""
+        self._filesystem.forget_cached(self._data)
+        for sample, chunks in list(self.journal.chunks.items()):
+            if verified_chunks(self._filesystem, self._data, self._data_path, chunks) is None:
+                self.journal.forget(sample)
+
+    # -- adding ----------------------------------------------------------------------------------
+
+    def add(self, extent: Extent, key: str, states: NDArray[Any], origin: Origin,
+            *, previous: str | None = None) -> None:  # fmt: skip
+        """Stage one sample's states [tokens, layers, hidden], in the store's stored dtype.
+
+        Raises ValueError where shape or dtype are not the store's, OSError from the filesystem.
+        """
+        self._check(extent, states)
+        rows = np.ascontiguousarray(states)
+        described = self._hasher.submit(_describe, rows)
+        with self._writing():
+            if self._identity.codec == "none":
+                chunks = self._write_plain(extent, rows)
+            else:
+                chunks = self._write_compressed(extent, rows)
+        content, figures = described.result()
+        self._settle(
+            StoredSample(
+                sample=extent.sample,
+                key=key,
+                first_row=extent.first_row,
+                rows=extent.rows,
+                content=content,
+                statistics=figures,
+                origin=self._origin(origin),
+                previous=previous,
+            ),
+            chunks,
+        )
+
+    def copy(self, sample: StoredSample, origin: Origin, chunks: dict[int, bytes]) -> None:
+        """Stage a sample whose stored chunks (by chunk number) were verified elsewhere."""
+        copied = []
+        with self._writing():
+            for number, stored in sorted(chunks.items()):
+                offset = self._offset(number, len(stored))
+                self._write(self._without_padding(sample, number, stored), offset)
+                copied.append(Chunk(number, offset, len(stored), digest.chunk_digest(stored)))
+        moved = {name: getattr(sample, name) for name in StoredSample.__slots__}
+        self._settle(StoredSample(**{**moved, "origin": self._origin(origin)}), tuple(copied))
+
+    def fail(self, extent: Extent, key: str, failed: Failed, origin: Origin) -> None:
+        """Settle a sample that cannot be had: it will be committed as absent, with its reason."""
+        self._origin(origin)
+        absent = AbsentSample(
+            sample=extent.sample,
+            key=key,
+            first_row=extent.first_row,
+            rows=extent.rows,
+            reason=failed.kind,
+            detail=failed.detail,
+            attempts=failed.attempts,
+        )
+        self.journal.forget(extent.sample)
+        self.journal.failures[extent.sample] = absent
+        self._lines.append(failure_line(absent))
+        self._sync_when_due()
+
+    def _check(self, extent: Extent, states: NDArray[Any]) -> None:
+        shape = (extent.rows, self._geometry.layers, self._geometry.hidden_size)
+        dtype = codec.stored_dtype(self._identity.capture.dtype)
+        if states.shape != shape or states.dtype != dtype:
+            raise ValueError(
+                f"sample {extent.sample}: states are {states.dtype} {states.shape}, "
+                f"the store takes {dtype} {shape}"
+            )
+
+    def _write_plain(self, extent: Extent, rows: NDArray[Any]) -> tuple[Chunk, ...]:
+        raw = memoryview(rows).cast("B")
+        size, numbers = self._geometry.chunk_bytes, extent.chunk_range(self._geometry)
+        hashes = self._hasher.submit(_plain_digests, raw, size)
+        self._write(raw, numbers.start * size)
+        return tuple(
+            Chunk(number, number * size, size, xxh3)
+            for number, xxh3 in zip(numbers, hashes.result(), strict=True)
+        )
+
+    def _write_compressed(self, extent: Extent, rows: NDArray[Any]) -> tuple[Chunk, ...]:
+        raw, size = memoryview(rows).cast("B"), self._geometry.chunk_bytes
+        chunks = []
+        for n, number in enumerate(extent.chunk_range(self._geometry)):
+            decoded = raw[n * size : (n + 1) * size]
+            padded = decoded if len(decoded) == size else bytes(decoded).ljust(size, b"\0")
+            stored = codec.compress(padded, self._geometry.itemsize)
+            chunks.append(Chunk(number, self._end, len(stored), digest.chunk_digest(stored)))
+            self._write(stored, self._end)
+        return tuple(chunks)
+
+    def _without_padding(self, sample: StoredSample, number: int, stored: bytes) -> memoryview:
+        """The part of a stored chunk that is not the padding of an uncompressed sample."""
+        if self._identity.codec != "none":
+            return memoryview(stored)
+        before = number * self._geometry.chunk_rows - sample.first_row
+        rows = min(sample.rows - before, self._geometry.chunk_rows)
+        return memoryview(stored)[: rows * self._geometry.row_bytes]
+
+    def _offset(self, number: int, length: int) -> int:
+        plain = self._identity.codec == "none"
+        return number * length if plain else self._end
+
+    def _write(self, data: Buffer, offset: int) -> None:
+        length = memoryview(data).nbytes
+        self._filesystem.write_at(self._data, data, offset, self._data_path)
+        self._end = max(self._end, offset + length)
+        self._unsynced_bytes += length
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Give a half-written sample's space back when the disk is full, so the rest can sync."""
+        whole = self._end
+        try:
+            yield
+        except OSError as error:
+            if error.errno in OUT_OF_SPACE:
+                self._end = whole
+                self._filesystem.truncate(self._data, whole, self._data_path)
+                self.sync()
+            self._broken = True
+            raise
+
+    def _settle(self, sample: StoredSample, chunks: tuple[Chunk, ...]) -> None:
+        self.journal.samples[sample.sample] = sample
+        self.journal.chunks[sample.sample] = chunks
+        self.journal.failures.pop(sample.sample, None)
+        self._lines.append(sample_line(sample, chunks))
+        self._sync_when_due()
+
+    def _origin(self, origin: Origin) -> int:
+        known = self.journal.origin(origin)
+        if known is not None:
+            return known
+        self.journal.origins.append(origin)
+        version = self.version
+        self._lines.append(
+            header_line(
+                self._identity.uuid, version.shard, version.generation, self.writer, origin
+            )
+        )
+        return len(self.journal.origins) - 1
+
+    # -- durability --------------------------------------------------------------------------------
+
+    def _sync_when_due(self) -> None:
+        due = time.monotonic() - self._synced_at >= SYNC_SECONDS
+        if due or self._unsynced_bytes >= SYNC_BYTES:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make every settled sample durable, then say so in the journal."""
+        if not self._lines or self._broken:
+            return
+        self._broken = True  # until all of it worked: a file whose sync failed is never synced again
+        self._filesystem.sync_data(self._data, self._data_path)
+        lines = b"".join(self._lines)
+        self._filesystem.write_at(self._journal, lines, self._journal_end, self._journal_path)
+        self._filesystem.sync_data(self._journal, self._journal_path)
+        self._broken = False
+        self._journal_end += len(lines)
+        self._lines.clear()
+        self._unsynced_bytes = 0
+        self._synced_at = time.monotonic()
+
+    def finish(self) -> StagedShard:
+        """Write the index, sync everything and describe the shard; nothing is visible yet."""
+        self.sync()
+        chunks = tuple(sorted(self._all_chunks(), key=lambda c: c.chunk))
+        end = max((c.offset + c.length for c in chunks), default=0)
+        index = encode_index(chunks, self._geometry)
+        self._broken = True
+        self._filesystem.truncate(self._data, end, self._data_path)
+        self._filesystem.write_at(self._data, index, end, self._data_path)
+        self._filesystem.sync(self._data, self._data_path)
+        self._broken = False
+        size = self._filesystem.size(self._data)
+        if size != end + len(index):
+            raise OSError(0, f"the file has {size} bytes, not {end + len(index)}", self._data_path)
+        self._filesystem.sync_folder(self.folder)
+        return self._staged(chunks, size, xxhash.xxh3_64_hexdigest(index))
+
+    def _staged(self, chunks: tuple[Chunk, ...], size: int, index_hash: str) -> StagedShard:
+        samples = tuple(self.journal.samples[s] for s in sorted(self.journal.samples))
+        absent = tuple(self.journal.failures[s] for s in sorted(self.journal.failures))
+        manifest = Manifest(
+            store=self._identity.uuid,
+            version=self.version,
+            writer=self.writer,
+            data_bytes=size,
+            index_xxh3_64=index_hash,
+            chunks=chunks,
+            samples=samples,
+            absent=absent,
+            origins=tuple(self.journal.origins),
+        )
+        raw = seal(manifest.to_document())
+        marker = Marker(
+            store=self._identity.uuid,
+            version=self.version,
+            writer=self.writer,
+            manifest_xxh3_128=xxhash.xxh3_128_hexdigest(raw),
+            data_bytes=size,
+            index_xxh3_64=index_hash,
+            samples=len(samples),
+            absent=len(absent),
+            tokens=sum(s.rows for s in samples),
+            committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        return StagedShard(self.folder, raw, marker)
+
+    def close(self) -> None:
+        """Keep what can be kept, and let go of the files."""
+        try:
+            self.sync()
+        finally:
+            self._hasher.shutdown()
+            self._filesystem.close(self._data)
+            self._filesystem.close(self._journal)
+
+    def _all_chunks(self) -> list[Chunk]:
+        return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]
+
+
+def verified_chunks(
+    filesystem: Filesystem, fd: int, path: Path, chunks: Iterable[Chunk]
+) -> dict[int, bytes] | None:
+    """The stored bytes of chunks by chunk number, None unless every hash matches."""
+    verified = {}
+    for chunk in chunks:
+        stored = bytearray(chunk.length)
+        filesystem.read_at(fd, stored, chunk.offset, path)
+        if digest.chunk_digest(stored) != chunk.xxh3_64:
+            return None
+        verified[chunk.chunk] = bytes(stored)
+    return verified
+
+
+def _describe(rows: NDArray[Any]) -> tuple[str, Statistics]:
+    return digest.content_digest(rows), digest.statistics(rows)
+
+
+def _plain_digests(raw: memoryview, size: int) -> list[str]:
+    return [
+        digest.chunk_digest(raw[at : at + size], size - len(raw[at : at + size]))
+        for at in range(0, len(raw), size)
+    ]
