@@ -35,7 +35,9 @@ class HsstoreError(Exception):
 
     kind: ClassVar[str] = "error"
 
-    def __init__(self, message: str, *, place: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, place: str | None = None, remedy: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.place = place

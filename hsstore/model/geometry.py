@@ -103,8 +103,9 @@ def choose_geometry(  # noqa: PLR0913 - the six facts that a geometry follows fr
     return Geometry(chunk_rows, shard_rows, layers, hidden_size, itemsize)
 
 
-def place(lengths: Iterable[int], geometry: Geometry, *, first_shard: int = 0,
-          first_sample: int = 0) -> Iterator[Extent]:
+def place(
+    lengths: Iterable[int], geometry: Geometry, *, first_shard: int = 0, first_sample: int = 0
+) -> Iterator[Extent]:
     """Next-fit: samples in order, each on a chunk boundary, a new shard when one is full."""
     shard, row = first_shard, 0
     for sample, rows in enumerate(lengths, first_sample):

@@ -183,8 +183,12 @@ def chunk_fields(value: object, path: str) -> list[Any]:
     """Check one item of ``chunks``: [chunk, offset, length, xxh3_64]."""
     if not isinstance(value, list):
         return array(integer())(value, path)
-    names = {"chunk": integer(), "offset": integer(), "length": integer(1),
-             "xxh3_64": hexadecimal(16)}
+    names = {
+        "chunk": integer(),
+        "offset": integer(),
+        "length": integer(1),
+        "xxh3_64": hexadecimal(16),
+    }
     return record(names)(dict(zip(names, value, strict=False)), path)
 
 
