@@ -24,7 +24,7 @@ _HOMES = {
     "repair": "hsstore.integrity.repair",
 }
 
-__all__ = [  # noqa: PLE0604 - a literal, for type checkers
+__all__ = [
     "HiddenStateDataset",
     "HsstoreError",
     "Store",

@@ -123,12 +123,11 @@ def parse_layers(
     ``sglang`` counts block outputs for the model types where that was seen, and is refused for
     the rest. Raises MalformedInput for anything unknown, out of range or repeated.
     """
-    layers: list[Layer] = []
-    for word in (part.strip() for part in typed.split(",")):
-        layers.append(_layer(word, num_layers, _shift(convention, model_type)))
+    shift = _shift(convention, model_type)
+    layers = [_layer(word.strip(), num_layers, shift) for word in typed.split(",")]
     repeated = {layer for layer in layers if layers.count(layer) > 1}
     if repeated:
-        raise MalformedInput(f"layer {sorted(map(str, repeated))[0]} is listed twice in {typed!r}")
+        raise MalformedInput(f"layer {min(map(str, repeated))} is listed twice in {typed!r}")
     return tuple(layers)
 
 

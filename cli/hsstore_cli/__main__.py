@@ -1,0 +1,8 @@
+"""``python -m hsstore_cli`` is ``hsstore``."""
+
+import sys
+
+from hsstore_cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The program ``hsstore``: finds the command, runs it, and turns every error into its exit code."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from hsstore import __version__
+from hsstore.errors import HsstoreError, Stopped, StorageFailed
+from hsstore_cli import exit_codes
+
+COMMANDS = {
+    "plan": "Say what a run needs, against what the target has.",
+    "create": "Make an empty store for a tokenised dataset.",
+    "extract": "Fill a store with hidden states.",
+    "status": "Say how far a store is.",
+    "inspect": "Show what is in a store, a shard or a sample.",
+    "fsck": "Check a store and name what is damaged; writes nothing.",
+    "repair": "Mend a store; shows what it would do unless told to apply it.",
+    "demo": "Walk the whole path on a small model.",
+}
+"""Every command and its line in the help; the module of a command has its name."""
+
+
+class LazyGroup(click.Group):
+    """Imports the module of a command only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The commands, in the order of a store's life."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The command of that name, None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"hsstore_cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="hsstore", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(*, debug: bool) -> None:
+    """Store the hidden states of language models, prove them whole, train on them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``hsstore`` and return its exit code; ``arguments`` without the program's name."""
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    context: click.Context | None = None
+    code = exit_codes.OK
+    try:
+        try:
+            context = cli.make_context(
+                "hsstore", list(sys.argv[1:] if arguments is None else arguments)
+            )
+            with context:
+                cli.invoke(context)
+        except click.exceptions.Exit as end:
+            code = end.exit_code
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost frame
+        if context is not None and context.params["debug"]:
+            traceback.print_exc()
+        return report(error)
+    return code
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong in one line on stderr, and return the exit code for it."""
+    if isinstance(error, BrokenPipeError):
+        _discard_stdout()
+        return exit_codes.FAILED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return exit_codes.USAGE
+    if isinstance(error, OSError):
+        error = StorageFailed.from_os(error)
+    line, code = _verdict(error)
+    click.echo(f"hsstore: error: {' '.join(line.split())}", err=True)
+    return code
+
+
+def _verdict(error: BaseException) -> tuple[str, int]:
+    match error:
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "hsstore"
+            return f"{error.format_message()} Try '{where} --help'.", exit_codes.USAGE
+        case click.ClickException():
+            return error.format_message(), exit_codes.FAILED
+        case KeyboardInterrupt() | click.Abort():
+            return "interrupted", exit_codes.STOPPED
+        case Stopped():
+            return str(error), exit_codes.STOPPED
+        case HsstoreError():
+            return str(error), exit_codes.FAILED
+        case _:
+            said = f"{type(error).__name__}: {error}"
+            return f"{said}; unforeseen: 'hsstore --debug' shows where", exit_codes.FAILED
+
+
+def _discard_stdout() -> None:
+    """Let the interpreter's last flush fail silently: whoever read the output is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

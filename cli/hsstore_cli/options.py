@@ -1,0 +1,90 @@
+"""The options that commands share, and the kind of command that they all are."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hsstore_cli.exit_codes import ANY_COMMAND
+
+
+class Command(click.Command):
+    """A command whose help ends with examples and the meaning of its exit codes.
+
+    ``exits`` says what the codes of this command mean; those of any command are added.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - whatever click.Command takes
+        examples: Sequence[str],
+        exits: Mapping[int, str],
+        **options: Any,  # noqa: ANN401 - whatever click.Command takes
+    ) -> None:
+        super().__init__(*args, **options)
+        self.examples = tuple(examples)
+        self.exits = dict(sorted((ANY_COMMAND | dict(exits)).items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples and exit codes below the options."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
+            for line in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in self.exits.items()])
+
+
+def _shard_range(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    typed: str | None,
+) -> range | None:
+    """``3`` or ``3-7``, both ends included, as a range."""
+    if typed is None:
+        return None
+    first, dash, last = typed.partition("-")
+    numbers = (first, last if dash else first)
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise click.BadParameter(f"{typed!r} is no shard number and no range like 3-7")
+    shards = range(int(numbers[0]), int(numbers[1]) + 1)
+    if not shards:
+        raise click.BadParameter(f"{typed!r} is an empty range")
+    return shards
+
+
+store_argument = click.argument("store", type=click.Path(path_type=Path))
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else."
+)
+
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    default="bfloat16",
+    show_default=True,
+    help="How every value is stored.",
+)
+
+codec_option = click.option(
+    "--codec",
+    type=click.Choice(["none", "blosc-zstd"]),
+    default="none",
+    show_default=True,
+    help="How chunks are compressed.",
+)
+
+source_option = click.option(
+    "--source",
+    metavar="transformers:PATH",
+    help="What computes the states: a model folder or GGUF file, run in this process.",
+)
+
+shards_option = click.option(
+    "--shards",
+    metavar="A-B",
+    callback=_shard_range,
+    help="Only these shards, both ends included.",
+)

@@ -1,0 +1,62 @@
+"""Writes docs/cli.md from the commands themselves: ``python -m hsstore_cli.reference FILE``."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from hsstore_cli.main import COMMANDS, cli
+from hsstore_cli.options import Command
+
+HEAD = """\
+# The commands
+
+This page is written by `make docs` from the commands; change their help instead.
+
+People read stderr or a terminal; with `--json`, stdout carries JSON and nothing else. An error is
+one line on stderr: what, where, and what to do next; `hsstore --debug COMMAND` shows the traceback
+too. `hsstore --version` prints the version.
+"""
+
+
+def reference() -> str:
+    """The whole page, in Markdown."""
+    context = click.Context(cli, info_name="hsstore")
+    pages = []
+    for name, line in COMMANDS.items():
+        command = cli.get_command(context, name)
+        if not isinstance(command, Command):
+            raise TypeError(f"the command of {name!r} is no hsstore_cli.options.Command")
+        within = click.Context(command, parent=context, info_name=name)
+        pages.append("\n".join(_section(name, line, command, within)))
+    return "\n".join([HEAD, *pages])
+
+
+def _section(name: str, line: str, command: Command, context: click.Context) -> Iterator[str]:
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    yield from (f"## {name}", "", line, "", "```", usage, "```", "")
+    yield from (_paragraphs(command.help or ""), "")
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield f"- `{record[0]}`: {record[1]}"
+    yield from ("", "Example:" if len(command.examples) == 1 else "Examples:", "")
+    yield from ("```sh", *command.examples, "```", "", "| exit code | means |", "|---|---|")
+    yield from (f"| {code} | {meaning} |" for code, meaning in command.exits.items())
+    yield ""
+
+
+def _paragraphs(text: str) -> str:
+    """The help text without click's marks: backspace keeps line breaks, form feed ends it."""
+    shown = text.split("\f", maxsplit=1)[0]
+    return shown.replace("\b\n", "").strip()
+
+
+def main() -> None:
+    """Write the page to the file named on the command line."""
+    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
