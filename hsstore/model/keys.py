@@ -74,6 +74,11 @@ def stage(shard: int, writer: str) -> str:
     return f"{STAGE}/{shard:08d}.{writer}"
 
 
+def quarantined_file(shard: int, inode: int) -> str:
+    """Where a whole shard file that nothing vouches for is set aside."""
+    return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
+
+
 def waiver(sample: int) -> str:
     """The waiver of an absent sample."""
     return f"{WAIVER}/{sample:010d}.json"

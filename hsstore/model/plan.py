@@ -34,7 +34,8 @@ class Plan:
     """Totals of a store and its token files, one a shard.
 
     ``dataset`` is the xxh3_128 over every sample's key, token ids and loss mask in order;
-    ``previous`` the seal of the plan that this one extends.
+    ``sample_table`` the xxh3_128 over every sample's first global row (int64), then every
+    sample's tokens (int32); ``previous`` the seal of the plan that this one extends.
     """
 
     store: str
@@ -43,6 +44,7 @@ class Plan:
     shards: int
     tokens: int
     dataset: str
+    sample_table: str
     token_files: tuple[TokenFile, ...]
     previous: str | None = None
 
@@ -57,6 +59,7 @@ class Plan:
             "shards": self.shards,
             "tokens": self.tokens,
             "dataset": self.dataset,
+            "sample_table": self.sample_table,
             "token_files": [
                 {"generation": f.generation, "bytes": f.bytes, "xxh3_128": f.xxh3_128}
                 for f in self.token_files
@@ -68,7 +71,7 @@ class Plan:
     def from_document(cls, document: Document, *, place: str | None = None) -> "Plan":
         """The plan in an unsealed document; InvalidDocument naming all its problems."""
         validate_document(document, FIELDS, place=place)
-        names = ("store", "generation", "samples", "shards", "tokens", "dataset", "previous")
+        names = ("store", "generation", "samples", "shards", "tokens", "dataset", "sample_table", "previous")
         return cls(
             **{name: document[name] for name in names},
             token_files=tuple(TokenFile(**file) for file in document["token_files"]),
@@ -82,6 +85,7 @@ FIELDS: dict[str, Any] = {
     "shards": integer(1),
     "tokens": integer(1),
     "dataset": hexadecimal(32),
+    "sample_table": hexadecimal(32),
     "token_files": array(
         record({"generation": integer(), "bytes": integer(1), "xxh3_128": hexadecimal(32)})
     ),

@@ -53,16 +53,18 @@ def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: C
     marker, within = staged.marker, staged.folder
     claim.verify()
     if marker.version.shard in committed_versions(filesystem, root):
-        raise ClaimedByAnother(
-            f"shard {marker.version.shard} was committed by another writer meanwhile",
-            remedy="run the same command again",
-        )
+        raise _overtaken(marker.version.shard)
     filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
     _link_once(filesystem, within / keys.STAGED_DATA, target)
     filesystem.sync_folder(target.parent)
-    filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
+    try:
+        filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
+    except FileExistsError:
+        # Somebody may have finished this very commit for us while we were stalled.
+        if read_marker(filesystem, root / marker.name).writer != marker.writer:
+            raise _overtaken(marker.version.shard) from None
     filesystem.remove_folder(within)
 
 
@@ -116,6 +118,13 @@ def finish_replacement(
     filesystem.remove_folder(stage)
 
 
+def _overtaken(shard: int) -> ClaimedByAnother:
+    return ClaimedByAnother(
+        f"shard {shard} was committed by another writer meanwhile",
+        remedy="run the same command again",
+    )
+
+
 def _link_once(filesystem: Filesystem, source: Path, target: Path) -> None:
     """Link, taking an earlier success of the same writer for what it is."""
     try:
@@ -144,11 +153,4 @@ def _remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion
             if found and found[0].shard == version.shard and found[0] < version:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.unlink(root / folder / name)
-
-
-def roll_forward(filesystem: Filesystem, root: Path, marker: Marker) -> None:
-    """Publish the marker of a shard whose data and manifest are whole and in place."""
-    with contextlib.suppress(FileExistsError):
-        filesystem.publish(root / marker.name, seal(marker.to_document()))
-
 

@@ -1,0 +1,196 @@
+"""Filling a store: every shard that is not committed yet, from one source."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from hsstore.errors import ClaimedByAnother, IdentityMismatch, SourceError
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import Marker
+from hsstore.model.progress import Progress, Silent
+from hsstore.model.source import (
+    Extracted,
+    HiddenStateSource,
+    Origin,
+    Request,
+    differences,
+    expected_match,
+)
+from hsstore.storage.claim import Claim, claimed
+from hsstore.storage.commit import commit_new, replay_intents
+from hsstore.storage.roll_forward import roll_forward
+from hsstore.storage.stage import open_stage
+from hsstore.storage.store import Store
+from hsstore.storage.writer import ShardWriter
+
+
+@dataclass(slots=True)
+class ExtractionSummary:
+    """What an extraction did. Samples and tokens are those computed now, not those found staged."""
+
+    shards_total: int
+    shards_committed_before: int = 0
+    shards_committed: int = 0
+    samples_extracted: int = 0
+    samples_resumed: int = 0
+    samples_failed: int = 0
+    tokens_extracted: int = 0
+    shards_claimed_by_others: list[int] = field(default_factory=list)
+    samples_absent: int = 0
+    stopped: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every shard is committed."""
+        return self.shards_committed_before + self.shards_committed == self.shards_total
+
+
+def extract(
+    store: Store,
+    source: HiddenStateSource,
+    *,
+    shards: range | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ExtractionSummary:
+    """Compute and commit the missing shards of a store, or of a range of its shards.
+
+    Resumes what earlier runs journalled. ``stop`` is asked between samples; once true, what is
+    journalled stays and the summary says so. Raises IdentityMismatch where the source is another
+    than the store's, SourceError, OSError; nothing that was journalled is lost then.
+    """
+    return _Extraction(store, source, progress or Silent(), stop).run(shards)
+
+
+class _Extraction:
+    def __init__(self, store: Store, source: HiddenStateSource, progress: Progress,
+                 stop: Callable[[], bool]) -> None:  # fmt: skip
+        self.store = store
+        self.source = source
+        self.progress = progress
+        self.stop = stop
+        self.origin: Origin = source.origin()
+        self.summary = ExtractionSummary(store.plan.shards)
+
+    def run(self, shards: range | None) -> ExtractionSummary:
+        verify_origin(self.store, self.origin)
+        replay_intents(self.store.filesystem, self.store.root, self.store.identity.geometry)
+        committed = self.store.committed()
+        self.summary.shards_committed_before = len(committed)
+        wanted = shards if shards is not None else range(self.store.plan.shards)
+        table = self.store.samples
+        done = sum(int(table.length[table.shard_samples(s)].sum()) for s in committed)
+        self.progress.start(self.store.plan.tokens, done, "tok")
+        for shard in wanted:
+            if shard in committed:
+                continue
+            if self.stop():
+                self.summary.stopped = True
+                break
+            try:
+                self._shard(shard)
+            except ClaimedByAnother as error:
+                self.summary.shards_claimed_by_others.append(shard)
+                self.progress.note(str(error))
+        return self.summary
+
+    def _shard(self, shard: int) -> None:
+        store, version = self.store, ShardVersion(shard, 1)
+        with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
+            if shard in store.committed():
+                self.summary.shards_committed_before += 1
+                return
+            if (marker := roll_forward(store, shard)) is not None:
+                self.progress.advance(marker.tokens)
+                self.progress.note(f"shard {shard} was whole but unmarked: committed")
+                self._count(marker)
+                return
+            with self._stage(version, claim) as writer:
+                self._fill(writer, shard)
+                if self.summary.stopped:
+                    return
+                staged = writer.finish()
+            commit_new(store.filesystem, store.root, staged, claim)
+            self._count(staged.marker)
+
+    def _count(self, marker: Marker) -> None:
+        self.summary.shards_committed += 1
+        self.summary.samples_absent += marker.absent
+
+    @contextlib.contextmanager
+    def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
+        store = self.store
+        writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
+        try:
+            for earlier in writer.journal.origins:
+                refuse_other_origin(earlier, self.origin, f"shard {version.shard}'s journal")
+            yield writer
+        except BaseException:
+            # The first error is the one to tell; what can still be kept is kept.
+            with contextlib.suppress(OSError):
+                writer.close()
+            raise
+        else:
+            writer.close()
+
+    def _fill(self, writer: ShardWriter, shard: int) -> None:
+        samples = self.store.samples
+        settled = writer.journal.settled()
+        extents = {s: samples.extent(s) for s in samples.shard_samples(shard)}
+        self.summary.samples_resumed += len(settled)
+        self.progress.advance(sum(extents[s].rows for s in settled))
+        todo = [extent for sample, extent in extents.items() if sample not in settled]
+        if not todo:
+            return
+        tokens = self.store.tokens(shard)
+        asked: dict[int, str] = {}
+
+        def requests() -> Iterator[Request]:
+            for extent in todo:
+                if self.stop():
+                    self.summary.stopped = True
+                    return
+                key, ids, _ = tokens.sample(extent.sample - tokens.first_sample)
+                asked[extent.sample] = key
+                yield Request(extent.sample, key, ids)
+
+        for answer in self.source.states(requests()):
+            key = asked.pop(answer.sample, None)
+            if key is None:
+                raise SourceError(f"the source answered sample {answer.sample}, which was not asked")
+            extent = extents[answer.sample]
+            if isinstance(answer, Extracted):
+                writer.add(extent, key, answer.states, self.origin)
+                self.summary.samples_extracted += 1
+                self.summary.tokens_extracted += extent.rows
+            else:
+                writer.fail(extent, key, answer, self.origin)
+                self.summary.samples_failed += 1
+                self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
+            self.progress.advance(extent.rows)
+        if asked:
+            raise SourceError(f"the source left {len(asked)} samples unanswered")
+
+
+def verify_origin(store: Store, origin: Origin) -> None:
+    """IdentityMismatch unless a source may add to this store."""
+    expected = expected_match(store.identity.model, store.identity.capture)
+    refuse_other_origin(Origin(expected), origin, str(store.root))
+    committed = store.committed()
+    if committed:
+        marker = store.marker(min(committed))
+        for earlier in store.manifest(marker).origins:
+            refuse_other_origin(earlier, origin, str(store.root))
+
+
+def refuse_other_origin(expected: Origin, found: Origin, place: str) -> None:
+    """IdentityMismatch naming what contradicts."""
+    contradictions = differences(expected.match, found.match)
+    if contradictions:
+        raise IdentityMismatch(
+            f"the source is not the store's: {'; '.join(contradictions)}",
+            place=place,
+            remedy="use the model that the store was created for, or create another store",
+        )
+
+

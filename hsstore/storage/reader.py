@@ -1,0 +1,258 @@
+"""Reading committed samples: by marker and shard index, one preadv a sample."""
+
+import errno
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hsstore.errors import (
+    InvalidDocument,
+    SampleAbsent,
+    SampleDamaged,
+    SampleMissing,
+    SampleUnavailable,
+)
+from hsstore.model import keys
+from hsstore.model.geometry import Extent
+from hsstore.model.manifest import Chunk, Manifest
+from hsstore.model.marker import INTENT_KIND, Marker
+from hsstore.storage import codec, digest
+from hsstore.storage.commit import pending_intents, read_marker
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.shard_file import MISSING, Index, decode_index
+from hsstore.storage.store import Store
+
+OPEN_SHARDS = 128
+_GONE = frozenset({errno.ENOENT, errno.ESTALE})
+
+
+class Mismatch(Exception):  # noqa: N818 - a reason to look again, not yet an error
+    """What was read is not what the documents say."""
+
+
+class OpenShard:
+    """Descriptor, index and documents of one generation of a shard: one unit, never mixed."""
+
+    def __init__(self, store: Store, marker: Marker) -> None:
+        self.marker = marker
+        self.path = store.root / keys.shard_file(marker.version.shard)
+        self._store = store
+        self._manifest: Manifest | None = None
+        self.fd = store.filesystem.open(self.path)
+        try:
+            self.index = self._read_index()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_index(self) -> Index:
+        filesystem, geometry = self._store.filesystem, self._store.identity.geometry
+        size = filesystem.size(self.fd)
+        if size != self.marker.data_bytes:
+            raise Mismatch(f"the shard file has {size} bytes, not {self.marker.data_bytes}")
+        raw = bytearray(geometry.index_bytes)
+        filesystem.read_at(self.fd, raw, size - len(raw), self.path)
+        if xxhash.xxh3_64_hexdigest(raw) != self.marker.index_xxh3_64:
+            raise Mismatch("the shard index is not the one that the marker names")
+        try:
+            return decode_index(bytes(raw), geometry)
+        except ValueError as error:
+            raise Mismatch(str(error)) from None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest, read when first asked for."""
+        if self._manifest is None:
+            self._manifest = self._store.manifest(self.marker)
+            self._chunks = {chunk.chunk: chunk for chunk in self._manifest.chunks}
+        return self._manifest
+
+    def chunk(self, number: int) -> Chunk | None:
+        """What the manifest says of a chunk."""
+        return self._chunks.get(number) if self.manifest else None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.fd >= 0:
+            self._store.filesystem.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Reader:
+    """Reads samples of one store; keeps a bounded number of shards open. Thread safe."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._filesystem: Filesystem = store.filesystem
+        self._geometry = store.identity.geometry
+        self._plain = store.identity.codec == "none"
+        self._dtype = codec.stored_dtype(store.identity.capture.dtype)
+        self._markers = store.committed()
+        self._open: OrderedDict[int, OpenShard] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def shape(self, sample: int) -> tuple[int, int, int]:
+        """[tokens, layers, hidden] of a sample."""
+        return int(self.store.samples.length[sample]), self._geometry.layers, self._geometry.hidden_size
+
+    def read(
+        self, sample: int, out: NDArray[Any] | None = None, *, verify: bool = False
+    ) -> NDArray[Any]:
+        """The states of one sample, [tokens, layers, hidden] in the stored dtype.
+
+        bfloat16 comes as its uint16 bits. ``out``, C-contiguous and of that shape, is filled and
+        returned. ``verify`` checks every chunk against the manifest. Raises SampleMissing,
+        SampleAbsent, SampleDamaged (each names the sample), OSError.
+        """
+        extent = self.store.samples.extent(sample)
+        if out is None:
+            out = np.empty(self.shape(sample), self._dtype)
+        elif out.shape != self.shape(sample) or out.dtype != self._dtype:
+            raise ValueError(f"out is {out.dtype} {out.shape}, not {self._dtype} {self.shape(sample)}")
+        try:
+            self._fill(extent, out, verify=verify)
+        except (Mismatch, InvalidDocument, OSError) as first:
+            if isinstance(first, OSError) and first.errno not in _GONE:
+                raise
+            self._retry(extent, out, verify=verify)
+        return out
+
+    def _retry(self, extent: Extent, out: NDArray[Any], *, verify: bool) -> None:
+        """Look once more with fresh markers: the shard may have been replaced meanwhile."""
+        self.refresh()
+        try:
+            self._fill(extent, out, verify=verify)
+        except (Mismatch, InvalidDocument, FileNotFoundError) as error:
+            raise self.unavailable(SampleDamaged, extent, str(error)) from None
+
+    def refresh(self) -> None:
+        """Forget cached markers and open shards."""
+        with self._lock:
+            self._markers = self.store.committed()
+            self._open.clear()
+
+    def _fill(self, extent: Extent, out: NDArray[Any], *, verify: bool) -> None:
+        shard = self._shard(extent)
+        numbers = extent.chunk_range(self._geometry)
+        entries = shard.index[numbers.start : numbers.stop]
+        if (entries == MISSING).any():
+            raise self._absent(extent, shard)
+        raw = out.reshape(-1).view(np.uint8)
+        if self._plain:
+            self._fill_plain(shard, numbers, entries, raw, verify=verify)
+        else:
+            self._fill_compressed(shard, numbers, entries, raw, verify=verify)
+
+    def _fill_plain(self, shard: OpenShard, numbers: range, entries: Index, raw: NDArray[np.uint8],
+                    *, verify: bool) -> None:  # fmt: skip
+        size = self._geometry.chunk_bytes
+        offset = int(entries[0, 0])
+        expected = offset + size * np.arange(len(entries), dtype=np.uint64)
+        if (entries[:, 0] != expected).any() or (entries[:, 1] != size).any():
+            self._fill_scattered(shard, entries, raw)
+        elif self._filesystem.read_at(shard.fd, raw, offset, shard.path) != len(raw):
+            raise Mismatch("the shard file ends inside the sample")
+        if verify:
+            for n, number in enumerate(numbers):
+                rows = raw[n * size : (n + 1) * size]
+                self._verify(shard, number, rows, size - len(rows))
+
+    def _fill_scattered(self, shard: OpenShard, entries: Index, raw: NDArray[np.uint8]) -> None:
+        """Chunks in an order of another writer: Zarr leaves the order inside a shard open."""
+        size = self._geometry.chunk_bytes
+        for n, (offset, length) in enumerate(entries.tolist()):
+            into = raw[n * size : (n + 1) * size]
+            if length != size or self._read_at(shard, into, offset) != len(into):
+                raise Mismatch("the shard index names bytes that are not there")
+
+    def _fill_compressed(self, shard: OpenShard, numbers: range, entries: Index,
+                         raw: NDArray[np.uint8], *, verify: bool) -> None:  # fmt: skip
+        size = self._geometry.chunk_bytes
+        for n, (offset, length) in enumerate(entries.tolist()):
+            if offset + length > shard.marker.data_bytes:
+                raise Mismatch("the shard index names bytes past the end of the file")
+            stored = bytearray(length)
+            if self._read_at(shard, stored, offset) != length:
+                raise Mismatch("the shard file ends inside the sample")
+            if verify:
+                self._verify(shard, numbers[n], stored, 0)
+            self._decode(stored, raw[n * size : (n + 1) * size])
+
+    def _decode(self, stored: bytearray, into: NDArray[np.uint8]) -> None:
+        size = self._geometry.chunk_bytes
+        whole = into if len(into) == size else np.empty(size, np.uint8)
+        try:
+            codec.decompress(stored, whole)
+        except ValueError as error:
+            raise Mismatch(str(error)) from None
+        if whole is not into:
+            into[:] = whole[: len(into)]
+
+    def _read_at(self, shard: OpenShard, into: Any, offset: int) -> int:  # noqa: ANN401 - a buffer
+        return self._filesystem.read_at(shard.fd, into, offset, shard.path)
+
+    def _verify(self, shard: OpenShard, number: int, stored: Any, padding: int) -> None:  # noqa: ANN401 - a buffer
+        chunk = shard.chunk(number)
+        if chunk is None or digest.chunk_digest(stored, padding) != chunk.xxh3_64:
+            raise Mismatch(f"chunk {number} of shard {shard.marker.version.shard} is damaged")
+
+    # -- shards ---------------------------------------------------------------------------------
+
+    def _shard(self, extent: Extent) -> OpenShard:
+        with self._lock:
+            shard = self._open.get(extent.shard)
+            if shard is not None:
+                self._open.move_to_end(extent.shard)
+                return shard
+        found = self._markers.get(extent.shard)
+        if found is None:
+            raise self.unavailable(SampleMissing, extent, f"shard {extent.shard} is not committed")
+        shard = self._open_shard(*found)
+        with self._lock:
+            self._open[extent.shard] = shard
+            while len(self._open) > OPEN_SHARDS:
+                self._open.popitem(last=False)
+        return shard
+
+    def _open_shard(self, version: keys.ShardVersion, absent: bool) -> OpenShard:  # noqa: FBT001 - a marker's name
+        """The committed generation, or the one that a pending intent is putting in its place."""
+        try:
+            return OpenShard(self.store, self.store.read_marker(version, absent=absent))
+        except (Mismatch, FileNotFoundError) as error:
+            for newer in pending_intents(self._filesystem, self.store.root):
+                if newer.shard == version.shard and newer > version:
+                    path = self.store.root / keys.intent(newer)
+                    return OpenShard(self.store, read_marker(self._filesystem, path, INTENT_KIND))
+            raise error from None
+
+    def _absent(self, extent: Extent, shard: OpenShard) -> SampleUnavailable | Mismatch:
+        for sample in shard.manifest.absent:
+            if sample.sample == extent.sample:
+                reason = f"absent: {sample.reason}, {sample.detail}"
+                return self.unavailable(SampleAbsent, extent, reason)
+        return Mismatch("the shard index lacks a chunk that the manifest has")
+
+    def unavailable(
+        self, error: type[SampleUnavailable], extent: Extent, detail: str
+    ) -> SampleUnavailable:
+        """An error that names the sample and the next command."""
+        command = "extract" if error is SampleMissing else "fsck"
+        return error(
+            f"sample {self._key(extent)!r} cannot be read: {detail}",
+            place=str(self.store.root),
+            remedy=f"run: hsstore {command} {self.store.root} --shards {extent.shard}",
+        )
+
+    def _key(self, extent: Extent) -> str:
+        try:
+            tokens = self.store.tokens(extent.shard)
+            return tokens.keys[extent.sample - tokens.first_sample]
+        except (OSError, InvalidDocument):
+            return f"#{extent.sample}"

@@ -1,0 +1,108 @@
+"""A shard file in place without a commit marker: finish the commit, or set the file aside.
+
+That is what a crash between the last two steps of a commit leaves, and what a lost marker looks
+like. The caller holds the shard's claim.
+"""
+
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import xxhash
+
+from hsstore.errors import InvalidDocument, UnsupportedFormat
+from hsstore.model import keys
+from hsstore.model.document import seal, unseal
+from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import KIND, Manifest
+from hsstore.model.marker import Marker
+from hsstore.storage import digest
+from hsstore.storage.shard_file import encode_index
+from hsstore.storage.stage import staged_folders
+from hsstore.storage.store import Store
+
+
+def roll_forward(store: Store, shard: int) -> Marker | None:
+    """Commit the shard file that is in place, if a manifest proves every byte of it.
+
+    Otherwise the file, if any, goes to quarantine/ and None is returned.
+    """
+    path = store.root / keys.shard_file(shard)
+    if not store.filesystem.exists(path):
+        return None
+    for manifest, raw in _manifests(store, shard):
+        if _is_whole(store, path, manifest):
+            return _publish(store, manifest, raw)
+    _set_aside(store, shard, path)
+    return None
+
+
+def provable(store: Store, shard: int) -> Manifest | None:
+    """The manifest that proves the shard file in place, if there is one; nothing is written."""
+    path = store.root / keys.shard_file(shard)
+    found = (m for m, _ in _manifests(store, shard) if _is_whole(store, path, m))
+    return next(found, None)
+
+
+def _manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
+    """The valid manifests of a shard, newest generation first."""
+    found: list[tuple[ShardVersion, Manifest, bytes]] = []
+    for name in store.filesystem.names(store.root / keys.MANIFEST):
+        version = keys.read_manifest(name)
+        if version is None or version[0].shard != shard:
+            continue
+        path = store.root / keys.MANIFEST / name
+        with contextlib.suppress(InvalidDocument, UnsupportedFormat, OSError):
+            raw = store.filesystem.read(path)
+            manifest = Manifest.from_document(unseal(raw, KIND, place=str(path)), place=str(path))
+            if manifest.store == store.identity.uuid and manifest.version == version[0]:
+                found.append((version[0], manifest, raw))
+    return [(m, raw) for _, m, raw in sorted(found, key=lambda f: f[0], reverse=True)]
+
+
+def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
+    filesystem, geometry = store.filesystem, store.identity.geometry
+    try:
+        with filesystem.opened(path) as fd:
+            if filesystem.size(fd) != manifest.data_bytes:
+                return False
+            filesystem.forget_cached(fd)
+            index = bytearray(geometry.index_bytes)
+            filesystem.read_at(fd, index, manifest.data_bytes - len(index), path)
+            if bytes(index) != encode_index(manifest.chunks, geometry):
+                return False
+            for chunk in manifest.chunks:
+                stored = bytearray(chunk.length)
+                filesystem.read_at(fd, stored, chunk.offset, path)
+                if digest.chunk_digest(stored) != chunk.xxh3_64:
+                    return False
+    except (OSError, IndexError):
+        return False
+    return True
+
+
+def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
+    marker = Marker(
+        store=manifest.store,
+        version=manifest.version,
+        writer=manifest.writer,
+        manifest_xxh3_128=xxhash.xxh3_128_hexdigest(raw),
+        data_bytes=manifest.data_bytes,
+        index_xxh3_64=manifest.index_xxh3_64,
+        samples=len(manifest.samples),
+        absent=len(manifest.absent),
+        tokens=sum(sample.rows for sample in manifest.samples),
+        committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
+    for folder in staged_folders(store.filesystem, store.root, manifest.version.shard):
+        store.filesystem.remove_folder(folder)
+    return marker
+
+
+def _set_aside(store: Store, shard: int, path: Path) -> None:
+    status = store.filesystem.status(path)
+    target = store.root / keys.quarantined_file(shard, status.st_ino)
+    store.filesystem.rename(path, target)
+    store.filesystem.sync_folder(target.parent)
+    store.filesystem.sync_folder(path.parent)

@@ -1,0 +1,46 @@
+"""Where every sample of a store lies: its first global row and its tokens."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hsstore.model.geometry import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """``start`` int64 [samples], global rows; ``length`` int32 [samples], tokens."""
+
+    start: NDArray[np.int64]
+    length: NDArray[np.int32]
+    shard_rows: int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def of(cls, extents: list[Extent], shard_rows: int) -> Self:
+        """The table of placed samples, in order."""
+        starts = [e.shard * shard_rows + e.first_row for e in extents]
+        lengths = [e.rows for e in extents]
+        return cls(np.array(starts, np.int64), np.array(lengths, np.int32), shard_rows)
+
+    def extent(self, sample: int) -> Extent:
+        """Where one sample lies."""
+        shard, row = divmod(int(self.start[sample]), self.shard_rows)
+        return Extent(sample, shard, row, int(self.length[sample]))
+
+    def shard_samples(self, shard: int) -> range:
+        """The global indexes of a shard's samples."""
+        first = shard * self.shard_rows
+        low, high = np.searchsorted(self.start, [first, first + self.shard_rows])
+        return range(int(low), int(high))
+
+    def digest(self) -> str:
+        """xxh3_128 (32 hex digits) over all starts, then all lengths, little endian."""
+        digest = xxhash.xxh3_128(np.ascontiguousarray(self.start, "<i8"))
+        digest.update(np.ascontiguousarray(self.length, "<i4"))
+        return digest.hexdigest()

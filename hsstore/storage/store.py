@@ -1,0 +1,175 @@
+"""A store opened for reading: its identity, its plan, and what is committed."""
+
+import functools
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import xxhash
+
+from hsstore.errors import InvalidDocument, NotAStore, SampleMissing, StoreError
+from hsstore.model import keys
+from hsstore.model.document import unseal
+from hsstore.model.geometry import place
+from hsstore.model.identity import KIND as STORE_KIND
+from hsstore.model.identity import StoreIdentity
+from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import KIND as MANIFEST_KIND
+from hsstore.model.manifest import Manifest
+from hsstore.model.marker import Marker
+from hsstore.model.plan import KIND as PLAN_KIND
+from hsstore.model.plan import Plan
+from hsstore.storage import token_file
+from hsstore.storage.commit import committed_versions, read_marker
+from hsstore.storage.filesystem import LOCAL, Filesystem
+from hsstore.storage.sample_table import SampleTable
+
+# Both sample arrays are chunked by this many samples; create writes them.
+TABLE_CHUNK = 65_536
+
+
+class Store:
+    """One store on disk. Opening it reads two small documents and a listing.
+
+    Attributes:
+        root: the folder.
+        identity: what the store holds (hsstore.json).
+        plan: how many samples and shards it has.
+        filesystem: the I/O seam.
+    """
+
+    def __init__(self, root: Path, identity: StoreIdentity, plan: Plan,
+                 filesystem: Filesystem = LOCAL) -> None:  # fmt: skip
+        self.root = root
+        self.identity = identity
+        self.plan = plan
+        self.filesystem = filesystem
+
+    @classmethod
+    def open(cls, path: str | Path, *, filesystem: Filesystem = LOCAL) -> Self:
+        """Open the store at ``path``.
+
+        Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
+        """
+        root = Path(path)
+        try:
+            raw = filesystem.read(root / keys.IDENTITY)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise NotAStore(
+                "no hsstore store here",
+                place=str(root),
+                remedy="check the path, or make one with: hsstore create",
+            ) from None
+        name = str(root / keys.IDENTITY)
+        identity = StoreIdentity.from_document(unseal(raw, STORE_KIND, place=name), place=name)
+        return cls(root, identity, newest_plan(filesystem, root, identity.uuid), filesystem)
+
+    # -- samples ------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def samples(self) -> SampleTable:
+        """Where every sample lies, proven by the plan's digest.
+
+        Read from the Zarr sample arrays, or from the token files where those are damaged.
+        """
+        for read in (self._table_from_arrays, self._table_from_tokens):
+            try:
+                table = read()
+            except (OSError, ValueError, StoreError):
+                continue
+            if table.digest() == self.plan.sample_table:
+                return table
+        raise InvalidDocument(
+            "neither the sample arrays nor the token files prove where the samples lie",
+            place=str(self.root),
+            remedy=f"run: hsstore fsck {self.root}",
+        )
+
+    def _table_from_arrays(self) -> SampleTable:
+        columns = []
+        for array, dtype in ((keys.SAMPLE_START, "<i8"), (keys.SAMPLE_LENGTH, "<i4")):
+            chunks = range(-(-self.plan.samples // TABLE_CHUNK))
+            raw = b"".join(
+                self.filesystem.read(self.root / keys.array_chunk(array, chunk)) for chunk in chunks
+            )
+            columns.append(np.frombuffer(raw, dtype)[: self.plan.samples])
+        start, length = columns
+        return SampleTable(start, length, self.identity.shard_rows)
+
+    def _table_from_tokens(self) -> SampleTable:
+        lengths = [int(n) for k in range(self.plan.shards) for n in self.tokens(k).lengths]
+        extents = list(place(lengths, self.identity.geometry))
+        return SampleTable.of(extents, self.identity.shard_rows)
+
+    def tokens(self, shard: int) -> token_file.ShardTokens:
+        """Keys, token ids and loss masks of a shard, verified against the plan."""
+        file = self.plan.token_files[shard]
+        path = self.root / keys.tokens(file.generation, shard)
+        raw = self.filesystem.read(path)
+        if xxhash.xxh3_128_hexdigest(raw) != file.xxh3_128:
+            raise InvalidDocument(
+                "the token file differs from the plan",
+                place=str(path),
+                remedy=f"run: hsstore fsck {self.root}",
+            )
+        return token_file.decode(raw, str(path))
+
+    # -- commits ------------------------------------------------------------------------------
+
+    def committed(self) -> dict[int, tuple[ShardVersion, bool]]:
+        """Newest committed generation of every shard, and whether samples are absent in it."""
+        return committed_versions(self.filesystem, self.root)
+
+    def marker(self, shard: int) -> Marker:
+        """The newest commit marker of a shard; SampleMissing where there is none."""
+        found = self.committed().get(shard)
+        if found is None:
+            raise SampleMissing(
+                f"shard {shard} is not committed",
+                place=str(self.root),
+                remedy=f"run: hsstore extract {self.root}",
+            )
+        version, absent = found
+        return self.read_marker(version, absent=absent)
+
+    def read_marker(self, version: ShardVersion, *, absent: bool) -> Marker:
+        """One commit marker, checked against its name and this store."""
+        path = self.root / keys.marker(version, absent=absent)
+        marker = read_marker(self.filesystem, path)
+        if (marker.store, marker.version) != (self.identity.uuid, version):
+            raise InvalidDocument("the marker is of another store or shard", place=str(path))
+        return marker
+
+    def manifest(self, marker: Marker) -> Manifest:
+        """The manifest that a marker or intent names."""
+        path = self.root / marker.manifest_name
+        raw = self.filesystem.read(path)
+        if xxhash.xxh3_128_hexdigest(raw) != marker.manifest_xxh3_128:
+            raise InvalidDocument("the manifest is not the one its marker names", place=str(path))
+        document = unseal(raw, MANIFEST_KIND, place=str(path))
+        return Manifest.from_document(document, place=str(path))
+
+    def snapshot_id(self) -> str:
+        """xxh3_128 (32 hex digits) over the committed (shard, generation) pairs."""
+        digest = xxhash.xxh3_128(self.identity.uuid.encode())
+        for version, _ in sorted(self.committed().values()):
+            digest.update(f"{version.shard}:{version.generation};".encode())
+        return digest.hexdigest()
+
+
+def newest_plan(filesystem: Filesystem, root: Path, uuid: str) -> Plan:
+    """The highest plan generation that proves whole and belongs to the store."""
+    generations = map(keys.read_plan, filesystem.names(root / keys.PLAN))
+    failure: StoreError | None = None
+    for generation in sorted((g for g in generations if g is not None), reverse=True):
+        place = str(root / keys.plan(generation))
+        try:
+            raw = filesystem.read(root / keys.plan(generation))
+            plan = Plan.from_document(unseal(raw, PLAN_KIND, place=place), place=place)
+        except InvalidDocument as error:
+            failure = failure or error
+            continue
+        if (plan.store, plan.generation) == (uuid, generation):
+            return plan
+        failure = failure or InvalidDocument("a plan of another store", place=place)
+    raise failure or InvalidDocument("the store has no plan", place=str(root / keys.PLAN))
