@@ -1,0 +1,186 @@
+"""Tokenised datasets: JSON lines with ``input_ids``, and optionally ``loss_mask`` and ``id``.
+
+A file is streamed: one line and the keys seen so far are all that is in memory. Whatever is
+wrong is refused with its file and line; nothing is skipped, truncated or guessed.
+"""
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from hsstore.errors import MalformedInput
+from hsstore.model.progress import Progress, Silent
+
+KEY_BYTES = 4096
+ID_LIMIT = 2**31
+FLAGS = {int, bool}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenisedSample:
+    """One sample: key, ``input_ids`` [tokens] int32, ``loss_mask`` [tokens] uint8, and its line."""
+
+    key: str
+    input_ids: NDArray[np.int32]
+    loss_mask: NDArray[np.uint8]
+    line: int
+
+
+def read_samples(path: Path, *, vocab_size: int | None = None) -> Iterator[TokenisedSample]:
+    """Every sample of a dataset, in order, fully checked.
+
+    ``vocab_size`` bounds the token ids. Raises MalformedInput naming file and line.
+    """
+    reader = _Reader(path, vocab_size)
+    for line, raw in _lines(path):
+        yield reader.sample(line, raw)
+
+
+def count_samples(path: Path, *, progress: Progress | None = None) -> list[int]:
+    """The tokens of every sample, at about the cost of parsing the file.
+
+    Refuses what is seen on the way (no JSON, no samples, empty ones, a mask of another length);
+    the values of ids and masks, and repeated keys, are left to ``read_samples``.
+    """
+    progress = progress or Silent()
+    progress.start(path.stat().st_size if path.exists() else 0, 0, "B")
+    lengths = []
+    for line, raw in _lines(path):
+        place = f"{path}:{line}"
+        document = _parse(raw, place)
+        length = len(_listed(document, "input_ids", place))
+        if not length:
+            raise MalformedInput("an empty sample: input_ids holds no token", place=place)
+        if "loss_mask" in document:
+            _listed(document, "loss_mask", place, length)
+        lengths.append(length)
+        progress.advance(len(raw))
+    return lengths
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: Path
+    vocab_size: int | None
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def sample(self, line: int, raw: bytes) -> TokenisedSample:
+        place = f"{self.path}:{line}"
+        document = _parse(raw, place)
+        input_ids = _input_ids(document, place, self.vocab_size)
+        loss_mask = _flags(document, "loss_mask", place, len(input_ids))
+        if not _flags(document, "attention_mask", place, len(input_ids)).all():
+            raise MalformedInput(
+                "a padded sample: attention_mask is not all ones",
+                place=place,
+                remedy="write the tokens without their padding",
+            )
+        return TokenisedSample(self._key(document, place, line), input_ids, loss_mask, line)
+
+    def _key(self, document: dict[str, Any], place: str, line: int) -> str:
+        given = document.get("id", len(self.lines))
+        if type(given) not in (str, int):
+            raise MalformedInput(f"id is {_kind(given)}, not a string or an integer", place=place)
+        key = str(given)
+        if not 1 <= len(key.encode()) <= KEY_BYTES:
+            raise MalformedInput(
+                f"id has {len(key.encode())} bytes; allowed are 1 to {KEY_BYTES}", place=place
+            )
+        first = self.lines.setdefault(key, line)
+        if first != line:
+            raise MalformedInput(
+                f"id {key!r} is taken by line {first}",
+                place=place,
+                remedy="give every sample an id of its own (without one, its number counts)",
+            )
+        return key
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines of a regular file, at least one, none of them blank."""
+    line = 0
+    with _regular(path).open("rb") as file:
+        for line, raw in enumerate(file, 1):  # noqa: B007 - needed after the loop
+            if raw.isspace():
+                raise MalformedInput("a blank line", place=f"{path}:{line}")
+            yield line, raw
+    if not line:
+        raise MalformedInput("the dataset is empty", place=str(path))
+
+
+def _regular(path: Path) -> Path:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise MalformedInput("no such dataset", place=str(path)) from None
+    if not stat.S_ISREG(mode):
+        raise MalformedInput(
+            "the dataset is not a regular file",
+            place=str(path),
+            remedy="save it to a JSON lines file first: it is read twice",
+        )
+    return path
+
+
+def _parse(raw: bytes, place: str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise MalformedInput(f"not JSON: {error.msg} at column {error.colno}", place=place) from None
+    if type(document) is not dict:
+        raise MalformedInput(f"the line is {_kind(document)}, not an object", place=place)
+    return document
+
+
+def _listed(document: dict[str, Any], name: str, place: str, length: int | None = None) -> list[Any]:
+    values = document.get(name)
+    if type(values) is not list:
+        problem = f"is {_kind(values)}, not a list" if name in document else "is missing"
+        raise MalformedInput(f"{name} {problem}", place=place)
+    if length is not None and len(values) != length:
+        raise MalformedInput(
+            f"{name} has {len(values)} entries for {length} tokens", place=place
+        )
+    return values
+
+
+def _input_ids(document: dict[str, Any], place: str, vocab_size: int | None) -> NDArray[np.int32]:
+    values = _listed(document, "input_ids", place)
+    if not values:
+        raise MalformedInput("an empty sample: input_ids holds no token", place=place)
+    # numpy would turn True into 1 and 1.5 into 1 without a word.
+    if set(map(type, values)) != {int}:
+        at = next(n for n, value in enumerate(values) if type(value) is not int)
+        raise MalformedInput(
+            f"input_ids[{at}] is {_kind(values[at])}, not an integer", place=place
+        )
+    limit = min(vocab_size or ID_LIMIT, ID_LIMIT)
+    if min(values) < 0 or max(values) >= limit:
+        at = next(n for n, value in enumerate(values) if not 0 <= value < limit)
+        allowed = "the model's vocabulary" if vocab_size else "what int32 holds"
+        raise MalformedInput(
+            f"input_ids[{at}] is {values[at]}, outside {allowed} (0 to {limit - 1})", place=place
+        )
+    return np.array(values, np.int32)
+
+
+def _flags(document: dict[str, Any], name: str, place: str, length: int) -> NDArray[np.uint8]:
+    """A member of zeros and ones, or all ones where there is none."""
+    if name not in document:
+        return np.ones(length, np.uint8)
+    values = _listed(document, name, place, length)
+    if not (set(map(type, values)) <= FLAGS and set(values) <= {0, 1}):
+        at = next(n for n, v in enumerate(values) if type(v) not in FLAGS or v not in (0, 1))
+        raise MalformedInput(f"{name}[{at}] is {values[at]!r:.40}, not 0 or 1", place=place)
+    return np.array(values, np.uint8)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", float: "a float"}
+    return "null" if value is None else names.get(type(value), "an integer")
