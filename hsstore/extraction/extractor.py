@@ -157,7 +157,9 @@ class _Extraction:
         for answer in self.source.states(requests()):
             key = asked.pop(answer.sample, None)
             if key is None:
-                raise SourceError(f"the source answered sample {answer.sample}, which was not asked")
+                raise SourceError(
+                    f"the source answered sample {answer.sample}, which was not asked"
+                )
             extent = extents[answer.sample]
             if isinstance(answer, Extracted):
                 writer.add(extent, key, answer.states, self.origin)
@@ -192,5 +194,3 @@ def refuse_other_origin(expected: Origin, found: Origin, place: str) -> None:
             place=place,
             remedy="use the model that the store was created for, or create another store",
         )
-
-

@@ -71,7 +71,16 @@ class Plan:
     def from_document(cls, document: Document, *, place: str | None = None) -> "Plan":
         """The plan in an unsealed document; InvalidDocument naming all its problems."""
         validate_document(document, FIELDS, place=place)
-        names = ("store", "generation", "samples", "shards", "tokens", "dataset", "sample_table", "previous")
+        names = (
+            "store",
+            "generation",
+            "samples",
+            "shards",
+            "tokens",
+            "dataset",
+            "sample_table",
+            "previous",
+        )
         return cls(
             **{name: document[name] for name in names},
             token_files=tuple(TokenFile(**file) for file in document["token_files"]),

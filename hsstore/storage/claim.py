@@ -57,22 +57,22 @@ class Holder:
 class Claim:
     """The right to write one shard, kept alive by a heartbeat until released."""
 
-    def __init__(self, filesystem: Filesystem, root: Path, shard: int, turn: int, holder: Holder,
-                 *, predecessor_dead: bool) -> None:  # fmt: skip
+    def __init__(
+        self, filesystem: Filesystem, path: Path, shard: int, writer: str, *, predecessor_dead: bool
+    ) -> None:
         self.shard = shard
-        self.writer = holder.writer
+        self.writer = writer
         self.predecessor_dead = predecessor_dead
         self._filesystem = filesystem
-        self._folder = root / keys.CLAIM
-        self._path = root / keys.claim(shard, turn)
+        self._path = path
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
         self._heart.start()
 
     def verify(self) -> None:
         """ClaimedByAnother unless this is still the highest turn, and ours."""
-        turns = _turns(self._filesystem, self._folder, self.shard)
-        if turns and self._folder / turns[-1] == self._path:
+        turns = _turns(self._filesystem, self._path.parent, self.shard)
+        if turns and turns[-1] == self._path.name:
             holder = _holder(self._filesystem, self._path)
             if holder is not None and holder.writer == self.writer:
                 return
@@ -118,7 +118,8 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     for name in turns:
         with contextlib.suppress(FileNotFoundError):
             filesystem.unlink(folder / name)
-    return Claim(filesystem, root, shard, turn, holder, predecessor_dead=dead)
+    path = root / keys.claim(shard, turn)
+    return Claim(filesystem, path, shard, writer, predecessor_dead=dead)
 
 
 @contextlib.contextmanager

@@ -153,4 +153,3 @@ def _remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion
             if found and found[0].shard == version.shard and found[0] < version:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.unlink(root / folder / name)
-

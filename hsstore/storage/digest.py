@@ -15,7 +15,7 @@ _ZEROS = bytes(1 << 20)
 
 def chunk_digest(stored: Buffer, padding_bytes: int = 0) -> str:
     """xxh3_64 (16 hex digits) over a chunk's stored bytes; ``padding_bytes`` zeros follow them."""
-    digest = xxhash.xxh3_64(memoryview(stored).cast("B"))
+    digest = xxhash.xxh3_64(stored)
     while padding_bytes > 0:
         piece = memoryview(_ZEROS)[:padding_bytes]
         digest.update(piece)
@@ -25,7 +25,7 @@ def chunk_digest(stored: Buffer, padding_bytes: int = 0) -> str:
 
 def content_digest(states: NDArray[Any]) -> str:
     """xxh3_128 (32 hex digits) over a sample's decoded rows [tokens, layers, hidden]."""
-    return xxhash.xxh3_128_hexdigest(memoryview(states).cast("B"))
+    return xxhash.xxh3_128_hexdigest(states.data)
 
 
 def as_float32(states: NDArray[Any]) -> NDArray[np.float32]:

@@ -9,15 +9,9 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
-
-class Buffer(Protocol):
-    """What the system can read from and write into: bytes, memoryview, a C-contiguous array."""
-
-    def __buffer__(self, flags: int, /) -> memoryview:
-        """The memory."""
-        ...
+# An array's memory is its ``.data``.
+Buffer = bytes | bytearray | memoryview
 
 
 class Filesystem:

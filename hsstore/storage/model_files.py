@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,9 @@ def read_dtype(path: str | os.PathLike[str]) -> str:
     """
     place = find_model(path)
     config = {} if place.suffix == ".gguf" else _read_config(place)
-    found = [c[n] for c in (_text_config(config), config) for n in ("dtype", "torch_dtype") if c.get(n)]
+    found = [
+        c[n] for c in (_text_config(config), config) for n in ("dtype", "torch_dtype") if c.get(n)
+    ]
     dtype = str(found[0]).removeprefix("torch.") if found else None
     if dtype not in ITEMSIZE:
         said = f"is of dtype {dtype!r}" if dtype else "does not say its dtype"
@@ -121,7 +122,11 @@ def weights_digest(files: list[Path]) -> str | None:
 def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
     fields = read_header(place)
     kind = str(fields.get("general.architecture", "unknown"))
-    own = {name.removeprefix(f"{kind}."): fields[name] for name in fields if name.startswith(f"{kind}.")}
+    own = {
+        name.removeprefix(f"{kind}."): fields[name]
+        for name in fields
+        if name.startswith(f"{kind}.")
+    }
     tokenizer = {name: fields[name] for name in fields if name.startswith("tokenizer.ggml.")}
     vocabulary = {"vocab_size": len(tokenizer.get("tokenizer.ggml.tokens", ()))}
     names = {

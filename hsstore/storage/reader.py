@@ -22,7 +22,7 @@ from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import INTENT_KIND, Marker
 from hsstore.storage import codec, digest
 from hsstore.storage.commit import pending_intents, read_marker
-from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.shard_file import MISSING, Index, decode_index
 from hsstore.storage.store import Store
 
@@ -30,7 +30,7 @@ OPEN_SHARDS = 128
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 
 
-class Mismatch(Exception):  # noqa: N818 - a reason to look again, not yet an error
+class Mismatch(Exception):
     """What was read is not what the documents say."""
 
 
@@ -42,6 +42,7 @@ class OpenShard:
         self.path = store.root / keys.shard_file(marker.version.shard)
         self._store = store
         self._manifest: Manifest | None = None
+        self._chunks: dict[int, Chunk] | None = None
         self.fd = store.filesystem.open(self.path)
         try:
             self.index = self._read_index()
@@ -68,12 +69,13 @@ class OpenShard:
         """The manifest, read when first asked for."""
         if self._manifest is None:
             self._manifest = self._store.manifest(self.marker)
-            self._chunks = {chunk.chunk: chunk for chunk in self._manifest.chunks}
         return self._manifest
 
     def chunk(self, number: int) -> Chunk | None:
         """What the manifest says of a chunk."""
-        return self._chunks.get(number) if self.manifest else None
+        if self._chunks is None:
+            self._chunks = {chunk.chunk: chunk for chunk in self.manifest.chunks}
+        return self._chunks.get(number)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -100,7 +102,11 @@ class Reader:
 
     def shape(self, sample: int) -> tuple[int, int, int]:
         """[tokens, layers, hidden] of a sample."""
-        return int(self.store.samples.length[sample]), self._geometry.layers, self._geometry.hidden_size
+        return (
+            int(self.store.samples.length[sample]),
+            self._geometry.layers,
+            self._geometry.hidden_size,
+        )
 
     def read(
         self, sample: int, out: NDArray[Any] | None = None, *, verify: bool = False
@@ -115,7 +121,9 @@ class Reader:
         if out is None:
             out = np.empty(self.shape(sample), self._dtype)
         elif out.shape != self.shape(sample) or out.dtype != self._dtype:
-            raise ValueError(f"out is {out.dtype} {out.shape}, not {self._dtype} {self.shape(sample)}")
+            raise ValueError(
+                f"out is {out.dtype} {out.shape}, not {self._dtype} {self.shape(sample)}"
+            )
         try:
             self._fill(extent, out, verify=verify)
         except (Mismatch, InvalidDocument, OSError) as first:
@@ -157,19 +165,19 @@ class Reader:
         expected = offset + size * np.arange(len(entries), dtype=np.uint64)
         if (entries[:, 0] != expected).any() or (entries[:, 1] != size).any():
             self._fill_scattered(shard, entries, raw)
-        elif self._filesystem.read_at(shard.fd, raw, offset, shard.path) != len(raw):
+        elif self._read_at(shard, raw.data, offset) != len(raw):
             raise Mismatch("the shard file ends inside the sample")
         if verify:
             for n, number in enumerate(numbers):
                 rows = raw[n * size : (n + 1) * size]
-                self._verify(shard, number, rows, size - len(rows))
+                self._verify(shard, number, rows.data, size - len(rows))
 
     def _fill_scattered(self, shard: OpenShard, entries: Index, raw: NDArray[np.uint8]) -> None:
         """Chunks in an order of another writer: Zarr leaves the order inside a shard open."""
         size = self._geometry.chunk_bytes
         for n, (offset, length) in enumerate(entries.tolist()):
             into = raw[n * size : (n + 1) * size]
-            if length != size or self._read_at(shard, into, offset) != len(into):
+            if length != size or self._read_at(shard, into.data, offset) != len(into):
                 raise Mismatch("the shard index names bytes that are not there")
 
     def _fill_compressed(self, shard: OpenShard, numbers: range, entries: Index,
@@ -195,10 +203,10 @@ class Reader:
         if whole is not into:
             into[:] = whole[: len(into)]
 
-    def _read_at(self, shard: OpenShard, into: Any, offset: int) -> int:  # noqa: ANN401 - a buffer
+    def _read_at(self, shard: OpenShard, into: Buffer, offset: int) -> int:
         return self._filesystem.read_at(shard.fd, into, offset, shard.path)
 
-    def _verify(self, shard: OpenShard, number: int, stored: Any, padding: int) -> None:  # noqa: ANN401 - a buffer
+    def _verify(self, shard: OpenShard, number: int, stored: Buffer, padding: int) -> None:
         chunk = shard.chunk(number)
         if chunk is None or digest.chunk_digest(stored, padding) != chunk.xxh3_64:
             raise Mismatch(f"chunk {number} of shard {shard.marker.version.shard} is damaged")

@@ -41,6 +41,6 @@ class SampleTable:
 
     def digest(self) -> str:
         """xxh3_128 (32 hex digits) over all starts, then all lengths, little endian."""
-        digest = xxhash.xxh3_128(np.ascontiguousarray(self.start, "<i8"))
-        digest.update(np.ascontiguousarray(self.length, "<i4"))
+        digest = xxhash.xxh3_128(np.ascontiguousarray(self.start, "<i8").data)
+        digest.update(np.ascontiguousarray(self.length, "<i4").data)
         return digest.hexdigest()

@@ -30,7 +30,7 @@ def encode_index(chunks: Iterable[Chunk], geometry: Geometry) -> bytes:
 
 
 def decode_index(raw: bytes, geometry: Geometry) -> Index:
-    """Offsets and lengths [chunks, 2] of a stored index; ValueError when it proves to be damaged."""
+    """Offsets and lengths [chunks, 2] of a stored index; ValueError when it is damaged."""
     if len(raw) != geometry.index_bytes:
         raise ValueError(f"the index has {len(raw)} bytes, not {geometry.index_bytes}")
     entries, checksum = raw[:-INDEX_CHECKSUM_BYTES], raw[-INDEX_CHECKSUM_BYTES:]

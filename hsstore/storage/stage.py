@@ -1,8 +1,8 @@
 """Opening the staging folder of a claimed shard, with what earlier writers left there.
 
-Renaming an earlier writer's folder fences it: all it could still publish goes through that folder's
-name. Its file is written on only where its holder is certainly gone; otherwise the samples in it are
-verified and copied, since a stalled process may still hold the file open.
+Renaming an earlier writer's folder fences it: all it could still publish goes through that
+folder's name. Its file is written on only where its holder is certainly gone; otherwise the samples
+in it are verified and copied, since a stalled process may still hold the file open.
 """
 
 import contextlib

@@ -36,6 +36,7 @@ class Store:
         identity: what the store holds (hsstore.json).
         plan: how many samples and shards it has.
         filesystem: the I/O seam.
+
     """
 
     def __init__(self, root: Path, identity: StoreIdentity, plan: Plan,

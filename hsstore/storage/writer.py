@@ -162,7 +162,7 @@ class ShardWriter:
             )
 
     def _write_plain(self, extent: Extent, rows: NDArray[Any]) -> tuple[Chunk, ...]:
-        raw = memoryview(rows).cast("B")
+        raw = rows.data.cast("B")
         size, numbers = self._geometry.chunk_bytes, extent.chunk_range(self._geometry)
         hashes = self._hasher.submit(_plain_digests, raw, size)
         self._write(raw, numbers.start * size)
@@ -172,7 +172,7 @@ class ShardWriter:
         )
 
     def _write_compressed(self, extent: Extent, rows: NDArray[Any]) -> tuple[Chunk, ...]:
-        raw, size = memoryview(rows).cast("B"), self._geometry.chunk_bytes
+        raw, size = rows.data.cast("B"), self._geometry.chunk_bytes
         chunks = []
         for n, number in enumerate(extent.chunk_range(self._geometry)):
             decoded = raw[n * size : (n + 1) * size]
@@ -228,9 +228,7 @@ class ShardWriter:
         self.journal.origins.append(origin)
         version = self.version
         self._lines.append(
-            header_line(
-                self._identity.uuid, version.shard, version.generation, self.writer, origin
-            )
+            header_line(self._identity.uuid, version.shard, version.generation, self.writer, origin)
         )
         return len(self.journal.origins) - 1
 
@@ -245,7 +243,9 @@ class ShardWriter:
         """Make every settled sample durable, then say so in the journal."""
         if not self._lines or self._broken:
             return
-        self._broken = True  # until all of it worked: a file whose sync failed is never synced again
+        self._broken = (
+            True  # until all of it worked: a file whose sync failed is never synced again
+        )
         self._filesystem.sync_data(self._data, self._data_path)
         lines = b"".join(self._lines)
         self._filesystem.write_at(self._journal, lines, self._journal_end, self._journal_path)
