@@ -13,7 +13,6 @@ import xxhash
 from hsstore.errors import InvalidDocument, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
-from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage import digest
@@ -46,7 +45,7 @@ def provable(store: Store, shard: int) -> Manifest | None:
 
 def _manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
     """The valid manifests of a shard, newest generation first."""
-    found: list[tuple[ShardVersion, Manifest, bytes]] = []
+    found: list[tuple[Manifest, bytes]] = []
     for name in store.filesystem.names(store.root / keys.MANIFEST):
         version = keys.read_manifest(name)
         if version is None or version[0].shard != shard:
@@ -56,8 +55,8 @@ def _manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
             raw = store.filesystem.read(path)
             manifest = Manifest.from_document(unseal(raw, KIND, place=str(path)), place=str(path))
             if manifest.store == store.identity.uuid and manifest.version == version[0]:
-                found.append((version[0], manifest, raw))
-    return [(m, raw) for _, m, raw in sorted(found, key=lambda f: f[0], reverse=True)]
+                found.append((manifest, raw))
+    return sorted(found, key=lambda f: f[0].version, reverse=True)
 
 
 def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
