@@ -60,9 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = exit_codes.OK
     try:
         try:
-            context = cli.make_context(
-                "hsstore", list(sys.argv[1:] if arguments is None else arguments)
-            )
+            context = cli.make_context("hsstore", typed)
             with context:
                 cli.invoke(context)
         except click.exceptions.Exit as end:
