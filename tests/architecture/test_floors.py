@@ -13,8 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # What changes or reads a store's files behind the seam's back.
 FILE_CALLS = frozenset(
-    "fdatasync fsync ftruncate link mkdir open preadv pread pwrite read rename replace rmdir "
-    "symlink truncate unlink write".split()
+    ["fdatasync", "fsync", "ftruncate", "link", "mkdir", "open", "preadv", "pread", "pwrite", "read", "rename", "replace", "rmdir", "symlink", "truncate", "unlink", "write"]
 )
 
 

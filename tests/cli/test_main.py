@@ -36,6 +36,7 @@ def raising(error: BaseException) -> Callable[[], object]:
     return command
 
 
+FREE_SPACE = "free space, then run the same command again"
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/store/stage/0")
 
 
@@ -48,17 +49,12 @@ NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/store/stage/0
         (ClaimedByAnother("shard 3 is claimed"), 8, "shard 3 is claimed"),
         (Stopped("stopped after shard 2"), 32, "stopped after shard 2"),
         (HsstoreError("two\n  lines"), 8, "two lines"),
-        (
-            NO_SPACE,
-            8,
-            "/data/store/stage/0: No space left on device; "
-            "free space, then run the same command again",
-        ),
+        (NO_SPACE, 8, f"{NO_SPACE.filename}: No space left on device; {FREE_SPACE}"),
         (OSError("no number"), 8, "no number"),
         (KeyboardInterrupt(), 32, "interrupted"),
         (click.Abort(), 32, "interrupted"),
         (click.ClickException("refused"), 8, "refused"),
-        (click.UsageError("give one"), 2, "give one Try 'hsstore --help'."),
+        (click.UsageError("give one"), 2, "give one; see 'hsstore status --help'"),
         (
             KeyError("lost"),
             8,
@@ -100,9 +96,9 @@ def test_what_a_command_returns_is_no_exit_code(install: Install) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["statsu"], "No such command 'statsu'."),
-        (["status", "--bogus"], "No such option '--bogus'."),
-        (["--bogus"], "No such option '--bogus'."),
+        (["statsu"], "No such command 'statsu'; see 'hsstore --help'"),
+        (["status", "--bogus"], "No such option '--bogus'; see 'hsstore status --help'"),
+        (["--bogus"], "No such option '--bogus'; see 'hsstore --help'"),
         (["status", "extra"], "Got unexpected extra argument (extra)"),
     ],
 )
