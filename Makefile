@@ -34,7 +34,7 @@ coverage: $(installed-dev)
 	$(bin)/pytest --cov --cov-report=term
 
 bench: $(installed-dev)
-	set -e; for script in benchmarks/bench_*.py; do $(bin)/python $$script; done
+	set -e; for script in benchmarks/[a-z]*.py; do $(bin)/python $$script; done
 
 docs: $(installed-dev)
 	$(bin)/python -m hsstore_cli.reference docs/cli.md
