@@ -64,7 +64,7 @@ class ShardTokens:
 
 def token_digest(input_ids: NDArray[np.int32]) -> bytes:
     """The 16 bytes of xxh3_128 over a sample's ids as little-endian int32."""
-    return xxhash.xxh3_128_digest(np.ascontiguousarray(input_ids, "<i4"))
+    return xxhash.xxh3_128_digest(np.ascontiguousarray(input_ids, "<i4").data)
 
 
 def encode(tokens: ShardTokens) -> bytes:

@@ -20,6 +20,15 @@ from hsstore.model.progress import Progress, Silent
 KEY_BYTES = 4096
 ID_LIMIT = 2**31
 FLAGS = {int, bool}
+KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    type(None): "null",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The numbered lines of a regular file, at least one, none of them blank."""
     line = 0
     with _regular(path).open("rb") as file:
-        for line, raw in enumerate(file, 1):  # noqa: B007 - needed after the loop
+        for line, raw in enumerate(file, 1):
             if raw.isspace():
                 raise MalformedInput("a blank line", place=f"{path}:{line}")
             yield line, raw
@@ -132,21 +141,23 @@ def _parse(raw: bytes, place: str) -> dict[str, Any]:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise MalformedInput(f"not JSON: {error.msg} at column {error.colno}", place=place) from None
+        raise MalformedInput(
+            f"not JSON: {error.msg} at column {error.colno}", place=place
+        ) from None
     if type(document) is not dict:
         raise MalformedInput(f"the line is {_kind(document)}, not an object", place=place)
     return document
 
 
-def _listed(document: dict[str, Any], name: str, place: str, length: int | None = None) -> list[Any]:
+def _listed(
+    document: dict[str, Any], name: str, place: str, length: int | None = None
+) -> list[Any]:
     values = document.get(name)
     if type(values) is not list:
         problem = f"is {_kind(values)}, not a list" if name in document else "is missing"
         raise MalformedInput(f"{name} {problem}", place=place)
     if length is not None and len(values) != length:
-        raise MalformedInput(
-            f"{name} has {len(values)} entries for {length} tokens", place=place
-        )
+        raise MalformedInput(f"{name} has {len(values)} entries for {length} tokens", place=place)
     return values
 
 
@@ -157,9 +168,7 @@ def _input_ids(document: dict[str, Any], place: str, vocab_size: int | None) -> 
     # numpy would turn True into 1 and 1.5 into 1 without a word.
     if set(map(type, values)) != {int}:
         at = next(n for n, value in enumerate(values) if type(value) is not int)
-        raise MalformedInput(
-            f"input_ids[{at}] is {_kind(values[at])}, not an integer", place=place
-        )
+        raise MalformedInput(f"input_ids[{at}] is {_kind(values[at])}, not an integer", place=place)
     limit = min(vocab_size or ID_LIMIT, ID_LIMIT)
     if min(values) < 0 or max(values) >= limit:
         at = next(n for n, value in enumerate(values) if not 0 <= value < limit)
@@ -182,5 +191,4 @@ def _flags(document: dict[str, Any], name: str, place: str, length: int) -> NDAr
 
 
 def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", float: "a float"}
-    return "null" if value is None else names.get(type(value), "an integer")
+    return KINDS[type(value)]
