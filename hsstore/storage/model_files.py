@@ -25,6 +25,12 @@ DIMENSIONS = {
     "hidden_size": ("hidden_size", "n_embd"),
     "vocab_size": ("vocab_size",),
 }
+GGUF_DIMENSIONS = {
+    "num_layers": ("block_count",),
+    "hidden_size": ("embedding_length",),
+    "vocab_size": ("vocab_size",),
+}
+DTYPES = ("dtype", "torch_dtype")
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "spiece.model", "vocab.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -59,8 +65,8 @@ def read_model(path: str | os.PathLike[str], revision: str | None = None) -> Mod
         quantisation=_quantisation(config),
         model_type=str(text.get("model_type") or config.get("model_type") or "unknown"),
         config_digest=config_digest(config),
-        weights_digest=folder and weights_digest(_weights(folder)),
-        tokenizer_digest=folder and _tokenizer_digest(folder),
+        weights_digest=weights_digest(_weights(folder)) if folder else None,
+        tokenizer_digest=_tokenizer_digest(folder) if folder else None,
         **_dimensions(text, DIMENSIONS, place),
     )
 
@@ -72,14 +78,12 @@ def read_dtype(path: str | os.PathLike[str]) -> str:
     """
     place = find_model(path)
     config = {} if place.suffix == ".gguf" else _read_config(place)
-    found = [
-        c[n] for c in (_text_config(config), config) for n in ("dtype", "torch_dtype") if c.get(n)
-    ]
-    dtype = str(found[0]).removeprefix("torch.") if found else None
+    said = [part.get(name) for part in (_text_config(config), config) for name in DTYPES]
+    dtype = str(next(filter(None, said), "")).removeprefix("torch.")
     if dtype not in ITEMSIZE:
-        said = f"is of dtype {dtype!r}" if dtype else "does not say its dtype"
+        problem = f"is of dtype {dtype!r}" if dtype else "does not say its dtype"
         raise MalformedInput(
-            f"the model {said}", place=str(place), remedy=f"give --dtype: {', '.join(ITEMSIZE)}"
+            f"the model {problem}", place=str(place), remedy=f"give --dtype: {', '.join(ITEMSIZE)}"
         )
     return dtype
 
@@ -122,19 +126,10 @@ def weights_digest(files: list[Path]) -> str | None:
 def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
     fields = read_header(place)
     kind = str(fields.get("general.architecture", "unknown"))
-    own = {
-        name.removeprefix(f"{kind}."): fields[name]
-        for name in fields
-        if name.startswith(f"{kind}.")
-    }
-    tokenizer = {name: fields[name] for name in fields if name.startswith("tokenizer.ggml.")}
-    vocabulary = {"vocab_size": len(tokenizer.get("tokenizer.ggml.tokens", ()))}
-    names = {
-        "num_layers": ("block_count",),
-        "hidden_size": ("embedding_length",),
-        "vocab_size": ("vocab_size",),
-    }
-    file_type = fields.get("general.file_type")
+    own = _below(f"{kind}.", fields)
+    tokenizer = _below("tokenizer.ggml.", fields)
+    vocabulary = {"vocab_size": len(tokenizer.get("tokens", ()))}
+    file_type: Any = fields.get("general.file_type")
     return ModelIdentity(
         id=place.stem,
         revision=revision,
@@ -143,8 +138,12 @@ def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
         config_digest=_digest({**own, "architecture": kind}),
         weights_digest=weights_digest([place]),
         tokenizer_digest=_digest(tokenizer) if tokenizer else None,
-        **_dimensions(vocabulary | own, names, place),
+        **_dimensions(vocabulary | own, GGUF_DIMENSIONS, place),
     )
+
+
+def _below(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {n.removeprefix(prefix): value for n, value in fields.items() if n.startswith(prefix)}
 
 
 def _read_config(place: Path) -> dict[str, Any]:

@@ -20,6 +20,15 @@ from hsstore.model.progress import Progress, Silent
 KEY_BYTES = 4096
 ID_LIMIT = 2**31
 FLAGS = {int, bool}
+KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    type(None): "null",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +191,4 @@ def _flags(document: dict[str, Any], name: str, place: str, length: int) -> NDAr
 
 
 def _kind(value: object) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a string",
-        bool: "a boolean",
-        float: "a float",
-    }
-    return "null" if value is None else names.get(type(value), "an integer")
+    return KINDS[type(value)]
