@@ -22,7 +22,12 @@ blosc.use_threads = False
 def compress(chunk: Buffer, itemsize: int) -> bytes:
     """The stored bytes of one whole decoded chunk."""
     compressed: bytes = blosc.compress(
-        np.frombuffer(chunk, np.uint8), COMPRESSOR.encode(), LEVEL, blosc.SHUFFLE, BLOCK_BYTES, itemsize
+        np.frombuffer(chunk, np.uint8),
+        COMPRESSOR.encode(),
+        LEVEL,
+        blosc.SHUFFLE,
+        BLOCK_BYTES,
+        itemsize,
     )
     return compressed
 
