@@ -68,7 +68,7 @@ class Extent:
         return range(first, first + geometry.chunks(self.rows))
 
 
-def choose_geometry(  # noqa: PLR0913 - the six facts that a geometry follows from
+def choose_geometry(
     *,
     layers: int,
     hidden_size: int,

@@ -45,6 +45,12 @@ def pending_intents(filesystem: Filesystem, root: Path) -> list[ShardVersion]:
     return [version for version in versions if version is not None]
 
 
+def staged_folders(filesystem: Filesystem, root: Path, shard: int) -> list[Path]:
+    """The staging folders of a shard, whoever made them."""
+    names = ((name, keys.read_stage(name)) for name in filesystem.names(root / keys.STAGE))
+    return [root / keys.STAGE / name for name, stage in names if stage and stage[0] == shard]
+
+
 def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
     """Commit the first generation of a shard.
 
@@ -53,7 +59,7 @@ def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: C
     marker, within = staged.marker, staged.folder
     claim.verify()
     if marker.version.shard in committed_versions(filesystem, root):
-        raise _overtaken(marker.version.shard)
+        raise overtaken(marker.version.shard)
     filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
@@ -64,7 +70,7 @@ def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: C
     except FileExistsError:
         # Somebody may have finished this very commit for us while we were stalled.
         if read_marker(filesystem, root / marker.name).writer != marker.writer:
-            raise _overtaken(marker.version.shard) from None
+            raise overtaken(marker.version.shard) from None
     filesystem.remove_folder(within)
 
 
@@ -98,13 +104,13 @@ def finish_replacement(
 ) -> None:
     """The redo of an intent: every step may be repeated after a crash."""
     version = marker.version
-    stage = root / keys.stage(version.shard, marker.writer)
     target = root / keys.shard_file(version.shard)
-    if filesystem.exists(stage / keys.STAGED_DATA):
+    stage = _stage_of(filesystem, root, marker, geometry)
+    if stage is not None:
         filesystem.make_folders(target.parent, below=root)
         filesystem.rename(stage / keys.STAGED_DATA, target)
         filesystem.sync_folder(target.parent)
-    elif not _is_in_place(filesystem, target, marker, geometry):
+    elif not _is(filesystem, target, marker, geometry):
         raise StoreError(
             f"shard {version.shard}: a decided replacement has lost its staged file",
             place=str(root / keys.intent(version)),
@@ -115,10 +121,11 @@ def finish_replacement(
     _remove_superseded(filesystem, root, version)
     filesystem.unlink(root / keys.intent(version))
     filesystem.sync_folder(root / keys.INTENT)
-    filesystem.remove_folder(stage)
+    filesystem.remove_folder(stage or root / keys.stage(version.shard, marker.writer))
 
 
-def _overtaken(shard: int) -> ClaimedByAnother:
+def overtaken(shard: int) -> ClaimedByAnother:
+    """What a writer is told whose shard somebody else committed."""
     return ClaimedByAnother(
         f"shard {shard} was committed by another writer meanwhile",
         remedy="run the same command again",
@@ -134,7 +141,18 @@ def _link_once(filesystem: Filesystem, source: Path, target: Path) -> None:
             raise
 
 
-def _is_in_place(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
+def _stage_of(
+    filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry
+) -> Path | None:
+    """The folder that still holds an intent's file; a takeover may have renamed it."""
+    for folder in staged_folders(filesystem, root, marker.version.shard):
+        if _is(filesystem, folder / keys.STAGED_DATA, marker, geometry):
+            return folder
+    return None
+
+
+def _is(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
+    """Whether a file is, by size and index, the one that a marker names."""
     try:
         with filesystem.opened(target) as fd:
             size = filesystem.size(fd)

@@ -16,8 +16,8 @@ from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage import digest
+from hsstore.storage.commit import staged_folders
 from hsstore.storage.shard_file import encode_index
-from hsstore.storage.stage import staged_folders
 from hsstore.storage.store import Store
 
 

@@ -13,6 +13,7 @@ from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import Claim
+from hsstore.storage.commit import overtaken, replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.journal import read_journal
 from hsstore.storage.writer import ShardWriter, verified_chunks
@@ -22,7 +23,8 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
                claim: Claim) -> ShardWriter:  # fmt: skip
     """A writer over the claim holder's staging folder; journalled work of predecessors is kept.
 
-    Intents of the shard must have been replayed before.
+    Intents of the shard must have been replayed before. ClaimedByAnother where a predecessor that
+    was still alive decided a replacement in its last moment: it is finished, and stands.
     """
     folder = root / keys.stage(version.shard, claim.writer)
     left = staged_folders(filesystem, root, version.shard)
@@ -31,6 +33,8 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
         left = []
     else:
         left = [_fence(filesystem, root, version.shard, path) for path in left]
+        if replay_intents(filesystem, root, identity.geometry, version.shard):
+            raise overtaken(version.shard)
         filesystem.make_folder(folder)
     filesystem.sync_folder(root / keys.STAGE)
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
@@ -43,12 +47,6 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
             writer.close()
         raise
     return writer
-
-
-def staged_folders(filesystem: Filesystem, root: Path, shard: int) -> list[Path]:
-    """The staging folders of a shard, whoever made them."""
-    names = ((name, keys.read_stage(name)) for name in filesystem.names(root / keys.STAGE))
-    return [root / keys.STAGE / name for name, stage in names if stage and stage[0] == shard]
 
 
 def _fence(filesystem: Filesystem, root: Path, shard: int, path: Path) -> Path:
