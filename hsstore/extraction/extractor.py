@@ -17,8 +17,8 @@ from hsstore.model.source import (
     expected_match,
 )
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new, replay_intents
-from hsstore.storage.roll_forward import roll_forward
+from hsstore.storage.commit import commit_new
+from hsstore.storage.roll_forward import finish_intents, roll_forward
 from hsstore.storage.stage import open_stage
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
@@ -74,7 +74,7 @@ class _Extraction:
 
     def run(self, shards: range | None) -> ExtractionSummary:
         verify_origin(self.store, self.origin)
-        replay_intents(self.store.filesystem, self.store.root, self.store.identity.geometry)
+        finish_intents(self.store)
         committed = self.store.committed()
         self.summary.shards_committed_before = len(committed)
         wanted = shards if shards is not None else range(self.store.plan.shards)

@@ -12,7 +12,7 @@ FOLDERS = (PLAN, ZARR, MANIFEST, COMMIT, INTENT, CLAIM, STAGE, QUARANTINE, WAIVE
 HIDDEN_STATES, INPUT_IDS, LOSS_MASK = "hidden_states", "input_ids", "loss_mask"
 SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "sample_digest"
 
-STAGED_DATA, STAGED_JOURNAL = "data", "journal"
+STAGED_DATA, STAGED_JOURNAL, STAGED_HOLDER = "data", "journal", "holder"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -55,14 +55,18 @@ class Holder:
 
 
 class Claim:
-    """The right to write one shard, kept alive by a heartbeat until released."""
+    """The right to write one shard, kept alive by a heartbeat until released.
+
+    ``document`` is the claim's sealed document; a staging folder keeps a copy while its file is
+    open, so that its holder can be judged without the claim.
+    """
 
     def __init__(
-        self, filesystem: Filesystem, path: Path, shard: int, writer: str, *, predecessor_dead: bool
+        self, filesystem: Filesystem, path: Path, shard: int, writer: str, document: bytes
     ) -> None:
         self.shard = shard
         self.writer = writer
-        self.predecessor_dead = predecessor_dead
+        self.document = document
         self._filesystem = filesystem
         self._path = path
         self._released = threading.Event()
@@ -73,7 +77,7 @@ class Claim:
         """ClaimedByAnother unless this is still the highest turn, and ours."""
         turns = _turns(self._filesystem, self._path.parent, self.shard)
         if turns and turns[-1] == self._path.name:
-            holder = _holder(self._filesystem, self._path)
+            holder = read_holder(self._filesystem, self._path)
             if holder is not None and holder.writer == self.writer:
                 return
         raise ClaimedByAnother(
@@ -100,26 +104,21 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it."""
     folder, holder = root / keys.CLAIM, Holder.this_process(writer)
     turns = _turns(filesystem, folder, shard)
-    turn, dead = 0, True
+    turn = 0
     if turns:
-        current = folder / turns[-1]
-        turn, dead = _turn(turns[-1]) + 1, _takeover(filesystem, current, shard)
-    document = {
-        "format": FORMAT,
-        "kind": KIND,
-        "store": store,
-        "shard": shard,
-        **{name: getattr(holder, name) for name in Holder.__slots__},
-    }
+        turn = _turn(turns[-1]) + 1
+        _may_take_over(filesystem, folder / turns[-1], shard)
+    path = root / keys.claim(shard, turn)
+    own = {name: getattr(holder, name) for name in Holder.__slots__}
+    document = seal({"format": FORMAT, "kind": KIND, "store": store, "shard": shard, **own})
     try:
-        filesystem.publish(root / keys.claim(shard, turn), seal(document))
+        filesystem.publish(path, document)
     except FileExistsError:
         raise _held(shard, "by a writer that came first") from None
     for name in turns:
         with contextlib.suppress(FileNotFoundError):
             filesystem.unlink(folder / name)
-    path = root / keys.claim(shard, turn)
-    return Claim(filesystem, path, shard, writer, predecessor_dead=dead)
+    return Claim(filesystem, path, shard, writer, document)
 
 
 @contextlib.contextmanager
@@ -132,15 +131,14 @@ def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Itera
         claim.release()
 
 
-def _takeover(filesystem: Filesystem, current: Path, shard: int) -> bool:
-    """Whether a claim's holder is provably dead (True) or merely stale (False), else raise."""
-    holder = _holder(filesystem, current)
+def _may_take_over(filesystem: Filesystem, current: Path, shard: int) -> None:
+    """ClaimedByAnother unless a claim's holder is provably dead, or its heartbeat stale."""
+    holder = read_holder(filesystem, current)
     if holder is not None and holder.provably_dead():
-        return True
+        return
     age = _age_seconds(filesystem, current)
     if age <= STALE_SECONDS:
         raise _held(shard, f"by a writer whose heartbeat is {age:.0f} s old")
-    return False
 
 
 def _age_seconds(filesystem: Filesystem, path: Path) -> float:
@@ -173,7 +171,8 @@ def _turn(name: str) -> int:
     return claim[1] if claim else 0
 
 
-def _holder(filesystem: Filesystem, path: Path) -> Holder | None:
+def read_holder(filesystem: Filesystem, path: Path) -> Holder | None:
+    """The holder in a claim document; None where there is no whole one."""
     try:
         document = unseal(filesystem.read(path), KIND, place=str(path))
         validate(document, FIELDS, place=str(path))

@@ -5,6 +5,7 @@ so that a writer whose folder was renamed away can publish nothing more.
 """
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import xxhash
@@ -56,6 +57,11 @@ def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: C
 
     ClaimedByAnother where another writer took over or came first; nothing is lost then.
     """
+    with _fenced(filesystem, staged):
+        _commit_new(filesystem, root, staged, claim)
+
+
+def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
     marker, within = staged.marker, staged.folder
     claim.verify()
     if marker.version.shard in committed_versions(filesystem, root):
@@ -79,10 +85,11 @@ def commit_replacement(
 ) -> None:
     """Replace a committed shard by its next generation; publishing the intent decides it."""
     marker, within = staged.marker, staged.folder
-    claim.verify()
-    filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
-    intent = root / keys.intent(marker.version)
-    filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+    with _fenced(filesystem, staged):
+        claim.verify()
+        filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+        intent = root / keys.intent(marker.version)
+        filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
     finish_replacement(filesystem, root, marker, geometry)
 
 
@@ -122,6 +129,17 @@ def finish_replacement(
     filesystem.unlink(root / keys.intent(version))
     filesystem.sync_folder(root / keys.INTENT)
     filesystem.remove_folder(stage or root / keys.stage(version.shard, marker.writer))
+
+
+@contextlib.contextmanager
+def _fenced(filesystem: Filesystem, staged: StagedShard) -> Iterator[None]:
+    """Name the reason when a takeover renamed the staging folder away under us."""
+    try:
+        yield
+    except FileNotFoundError:
+        if filesystem.exists(staged.folder):
+            raise
+        raise overtaken(staged.marker.version.shard) from None
 
 
 def overtaken(shard: int) -> ClaimedByAnother:

@@ -12,7 +12,7 @@ from pathlib import Path
 from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
-from hsstore.storage.claim import Claim
+from hsstore.storage.claim import Claim, read_holder
 from hsstore.storage.commit import overtaken, replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.journal import read_journal
@@ -27,15 +27,11 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     was still alive decided a replacement in its last moment: it is finished, and stands.
     """
     folder = root / keys.stage(version.shard, claim.writer)
-    left = staged_folders(filesystem, root, version.shard)
-    if claim.predecessor_dead and len(left) == 1:
-        filesystem.rename(left[0], folder)
-        left = []
-    else:
-        left = [_fence(filesystem, root, version.shard, path) for path in left]
-        if replay_intents(filesystem, root, identity.geometry, version.shard):
-            raise overtaken(version.shard)
-        filesystem.make_folder(folder)
+    left = _take_over(filesystem, root, folder, version.shard)
+    if replay_intents(filesystem, root, identity.geometry, version.shard):
+        raise overtaken(version.shard)
+    filesystem.make_folder(folder)
+    filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
     filesystem.sync_folder(root / keys.STAGE)
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
     try:
@@ -49,10 +45,25 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     return writer
 
 
-def _fence(filesystem: Filesystem, root: Path, shard: int, path: Path) -> Path:
-    fenced = root / keys.stage(shard, secrets.token_hex(8))
-    filesystem.rename(path, fenced)
+def _take_over(filesystem: Filesystem, root: Path, folder: Path, shard: int) -> list[Path]:
+    """Rename every folder of the shard: one that can be continued to ``folder``, others away."""
+    fenced = []
+    for path in staged_folders(filesystem, root, shard):
+        if not filesystem.exists(folder) and _is_let_go(filesystem, path):
+            filesystem.rename(path, folder)
+        else:
+            fenced.append(root / keys.stage(shard, secrets.token_hex(8)))
+            filesystem.rename(path, fenced[-1])
     return fenced
+
+
+def _is_let_go(filesystem: Filesystem, folder: Path) -> bool:
+    """Whether certainly nobody has a folder's file open: closed in order, or the holder is dead."""
+    path = folder / keys.STAGED_HOLDER
+    if not filesystem.exists(path):
+        return True
+    holder = read_holder(filesystem, path)
+    return holder is not None and holder.provably_dead()
 
 
 def _salvage(filesystem: Filesystem, folder: Path, writer: ShardWriter) -> None:

@@ -310,6 +310,9 @@ class ShardWriter:
             self._hasher.shutdown()
             self._filesystem.close(self._data)
             self._filesystem.close(self._journal)
+            # Says that nobody has the file open; gone already once committed or taken over.
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(self.folder / keys.STAGED_HOLDER)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]
