@@ -38,9 +38,9 @@ def _section(command: Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield from (f"## {context.info_name}", "", "```", usage, "```", "")
     yield from (_paragraphs(command.help or ""), "")
-    for parameter in command.get_params(context):
+    for parameter in command.params:
         record = parameter.get_help_record(context)
-        if record is not None and record[1] and parameter.name != "help":
+        if record is not None and record[1]:
             yield f"- `{record[0]}`: {record[1]}"
     yield from ("", "Example:" if len(command.examples) == 1 else "Examples:", "")
     yield from ("```sh", *command.examples, "```", "", "| exit code | means |", "|---|---|")
