@@ -58,7 +58,7 @@ def count_samples(path: Path, *, progress: Progress | None = None) -> list[int]:
     the values of ids and masks, and repeated keys, are left to ``read_samples``.
     """
     progress = progress or Silent()
-    progress.start(path.stat().st_size if path.exists() else 0, 0, "B")
+    progress.start(_regular(path).stat().st_size, 0, "B")
     lengths = []
     for line, raw in _lines(path):
         place = f"{path}:{line}"
@@ -71,6 +71,12 @@ def count_samples(path: Path, *, progress: Progress | None = None) -> list[int]:
         lengths.append(length)
         progress.advance(len(raw))
     return lengths
+
+
+def file_state(path: Path) -> tuple[int, int, int]:
+    """Inode, size and time of change: equal as long as nobody writes the file."""
+    status = _regular(path).stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
