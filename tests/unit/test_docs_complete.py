@@ -1,4 +1,4 @@
-"""The pages name everything that the code can raise, find or return, and their links lead somewhere."""
+"""The pages name everything that the code can raise, find or return; their links lead somewhere."""
 
 import re
 from pathlib import Path
