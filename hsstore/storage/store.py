@@ -23,9 +23,7 @@ from hsstore.storage import token_file
 from hsstore.storage.commit import committed_versions, read_marker
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.sample_table import SampleTable
-
-# Both sample arrays are chunked by this many samples; create writes them.
-TABLE_CHUNK = 65_536
+from hsstore.storage.zarr_arrays import TABLE_CHUNK
 
 
 class Store:
