@@ -162,10 +162,8 @@ def _observe(decoder: nn.Module, prompt: Tensor) -> _Stream:
     finally:
         for hook in hooks:
             hook.remove()
-    states, last = (
-        getattr(output, "hidden_states", None),
-        getattr(output, "last_hidden_state", None),
-    )
+    states = getattr(output, "hidden_states", None)
+    last = getattr(output, "last_hidden_state", None)
     if not states or last is None:
         raise SourceUnavailable("the model does not return its hidden states")
     if any(state.shape != last.shape for state in states):

@@ -16,7 +16,10 @@ from hsstore.errors import SourceUnavailable
 from hsstore.extraction.layer_taps import one_line
 from hsstore.storage.model_files import find_model
 
-LOAD_ERRORS = (OSError, ValueError, RuntimeError, LookupError, ImportError, TypeError)
+# What transformers raises for a model that it cannot load; torch asserts that a device exists.
+LOAD_ERRORS = (
+    OSError, ValueError, RuntimeError, LookupError, ImportError, TypeError, AssertionError,
+)  # fmt: skip
 
 
 def require_transformers() -> ModuleType:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hsstore.errors import IdentityMismatch, SourceUnavailable
 from hsstore.extraction.layer_taps import MODEL_ERRORS, LayerTaps, one_line
@@ -55,8 +55,7 @@ class TransformersSource:
         self._longest: int | None = getattr(self._config, "max_position_embeddings", None)
         if batch_tokens is not None:
             _refuse_length_dependence(self._config, str(path))
-        self._taps = LayerTaps(decoder, identity.capture, self._prompt())
-        _refuse_shape(self._taps, identity, str(path))
+        self._taps = self._tapped(decoder, identity, str(path))
         self._out = torch.empty(0, dtype=getattr(torch, identity.capture.dtype))
         self.forwards = 0
         self.tokens_computed = 0
@@ -102,6 +101,14 @@ class TransformersSource:
         """Free the model; the source must not be used afterwards."""
         self._taps.close()
         self._out = torch.empty(0)
+
+    def _tapped(self, decoder: nn.Module, identity: StoreIdentity, place: str) -> LayerTaps:
+        try:
+            taps = LayerTaps(decoder, identity.capture, self._prompt())
+        except SourceUnavailable as error:
+            raise SourceUnavailable(error.message, place=place, remedy=error.remedy) from error
+        _refuse_shape(taps, identity, place)
+        return taps
 
     def _prompt(self) -> Tensor:
         length = min(PROMPT_TOKENS, self._longest or PROMPT_TOKENS)
