@@ -36,7 +36,7 @@ def ids_of(sample: int, tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32
     return np.random.default_rng(sample).integers(0, VOCABULARY, tokens, np.int32)
 
 
-def empty_store(  # noqa: PLR0913 - what a store is made of
+def empty_store(
     root: Path,
     lengths: Sequence[int],
     *,
