@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby, zip_longest
@@ -66,9 +66,10 @@ def create(  # noqa: PLR0913 - what a store is made of
     try:
         target = free_target(Path(path), filesystem)
         state = file_state(source)
-        lengths = count_samples(source, progress=progress)
+        _known("codec", codec, CODECS)
         found = read_model(model, revision)
         capture = _capture(found, layers, dtype or read_dtype(model), layer_convention)
+        lengths = count_samples(source, progress=progress)
         geometry = _geometry(found, capture, max(lengths), (chunk_rows, shard_rows), progress)
         identity = _identity(found, capture, geometry, codec)
         with building(target, seal(identity.to_document()), filesystem) as root:
@@ -85,11 +86,15 @@ def create(  # noqa: PLR0913 - what a store is made of
 # -- what the store is ---------------------------------------------------------------------------
 
 
+def _known(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise MalformedInput(f"unknown {name} {value!r}; known: {', '.join(choices)}")
+
+
 def _capture(
     model: ModelIdentity, layers: str | Iterable[Layer], dtype: str, convention: str | None
 ) -> Capture:
-    if dtype not in ITEMSIZE:
-        raise MalformedInput(f"unknown dtype {dtype!r}; known: {', '.join(ITEMSIZE)}")
+    _known("dtype", dtype, ITEMSIZE)
     typed = layers if isinstance(layers, str) else ",".join(map(str, layers))
     parsed = parse_layers(
         typed, model.num_layers, convention=convention, model_type=model.model_type
@@ -131,8 +136,6 @@ def _geometry(
 def _identity(
     model: ModelIdentity, capture: Capture, geometry: Geometry, codec: str
 ) -> StoreIdentity:
-    if codec not in CODECS:
-        raise MalformedInput(f"unknown codec {codec!r}; known: {', '.join(CODECS)}")
     return StoreIdentity(
         uuid=uuid.uuid4().hex,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
