@@ -110,9 +110,6 @@ def _geometry(
     progress: Progress,
 ) -> Geometry:
     chunk_rows, shard_rows = overrides
-    for name, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
-        if rows is not None and rows < 1:
-            raise MalformedInput(f"{name} is {rows}; it must be at least 1")
 
     def chosen(longest_sample: int) -> Geometry:
         return choose_geometry(
