@@ -14,7 +14,7 @@ from hsstore.model.document import seal
 from hsstore.model.geometry import place
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
-from hsstore.model.plan import Plan, TokenFile
+from hsstore.model.plan import Plan, TokenFile, TokenFiles
 from hsstore.storage import token_file
 from hsstore.storage.claim import claimed
 from hsstore.storage.commit import commit_replacement
@@ -87,7 +87,7 @@ def empty_store(
             )
         )
         (root / keys.tokens(0, shard)).write_bytes(raw)
-        files.append(TokenFile(0, len(raw), xxhash.xxh3_128_hexdigest(raw)))
+        files.append(TokenFile(0, xxhash.xxh3_128_hexdigest(raw)))
     plan = Plan(
         store=identity.uuid,
         generation=0,
@@ -96,7 +96,7 @@ def empty_store(
         tokens=sum(lengths),
         dataset="0" * 32,
         sample_table=SampleTable.of(extents, shard_rows).digest(),
-        token_files=tuple(files),
+        token_files=TokenFiles.of(files),
     )
     (root / keys.plan(0)).write_bytes(seal(plan.to_document()))
     (root / keys.IDENTITY).write_bytes(seal(identity.to_document()))
