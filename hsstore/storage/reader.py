@@ -74,7 +74,8 @@ class OpenShard:
         if self._store.identity.codec != "none":
             return np.zeros(chunks, np.bool_)
         expected = size * np.arange(chunks, dtype=np.uint64)
-        return (self.index[:, 0] == expected) & (self.index[:, 1] == size)
+        at_home: NDArray[np.bool_] = (self.index[:, 0] == expected) & (self.index[:, 1] == size)
+        return at_home
 
     @property
     def manifest(self) -> Manifest:
