@@ -17,9 +17,10 @@ from hsstore.model.source import (
     expected_match,
 )
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new, replay_intents
+from hsstore.storage.commit import commit_new
+from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.roll_forward import roll_forward
-from hsstore.storage.stage import open_stage
+from hsstore.storage.stage import fence, open_stage
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
 
@@ -74,7 +75,7 @@ class _Extraction:
 
     def run(self, shards: range | None) -> ExtractionSummary:
         verify_origin(self.store, self.origin)
-        replay_intents(self.store.filesystem, self.store.root, self.store.identity.geometry)
+        clear_leftovers(self.store)
         committed = self.store.committed()
         self.summary.shards_committed_before = len(committed)
         wanted = shards if shards is not None else range(self.store.plan.shards)
@@ -84,7 +85,7 @@ class _Extraction:
         for shard in wanted:
             if shard in committed:
                 continue
-            if self.stop():
+            if self.summary.stopped or self.stop():
                 self.summary.stopped = True
                 break
             try:
@@ -95,27 +96,35 @@ class _Extraction:
         return self.summary
 
     def _shard(self, shard: int) -> None:
-        store, version = self.store, ShardVersion(shard, 1)
+        store = self.store
         with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
-            if shard in store.committed():
-                self.summary.shards_committed_before += 1
-                return
-            if (marker := roll_forward(store, shard)) is not None:
-                self.progress.advance(marker.tokens)
-                self.progress.note(f"shard {shard} was whole but unmarked: committed")
-                self._count(marker)
-                return
-            with self._stage(version, claim) as writer:
-                self._fill(writer, shard)
-                if self.summary.stopped:
-                    return
-                staged = writer.finish()
-            commit_new(store.filesystem, store.root, staged, claim)
-            self._count(staged.marker)
+            try:
+                marker = self._commit(shard, claim)
+            except FileNotFoundError:
+                # A rival that took over has renamed our staging folder: then say just that.
+                claim.verify()
+                raise
+        if marker is not None:
+            self.summary.shards_committed += 1
+            self.summary.samples_absent += marker.absent
 
-    def _count(self, marker: Marker) -> None:
-        self.summary.shards_committed += 1
-        self.summary.samples_absent += marker.absent
+    def _commit(self, shard: int, claim: Claim) -> Marker | None:
+        store, version = self.store, ShardVersion(shard, 1)
+        fence(store.filesystem, store.root, shard, claim)
+        if shard in store.committed():
+            self.summary.shards_committed_before += 1
+            return None
+        if (marker := roll_forward(store, shard)) is not None:
+            self.progress.advance(marker.tokens)
+            self.progress.note(f"shard {shard} was whole but unmarked: committed")
+            return marker
+        with self._stage(version, claim) as writer:
+            self._fill(writer, shard)
+            if self.summary.stopped:
+                return None
+            staged = writer.finish()
+        commit_new(store.filesystem, store.root, staged, claim)
+        return staged.marker
 
     @contextlib.contextmanager
     def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
@@ -170,8 +179,9 @@ class _Extraction:
                 self.summary.samples_failed += 1
                 self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
             self.progress.advance(extent.rows)
-        if asked:
-            raise SourceError(f"the source left {len(asked)} samples unanswered")
+        unanswered = [e for e in todo if e.sample not in writer.journal.settled()]
+        if unanswered and not (self.summary.stopped and not asked):
+            raise SourceError(f"the source left {len(unanswered)} samples unanswered")
 
 
 def verify_origin(store: Store, origin: Origin) -> None:

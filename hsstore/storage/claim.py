@@ -23,6 +23,9 @@ KIND = "claim"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 
+# Writers of this process that hold a claim; one that could not remove its claim is not among them.
+_HELD: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -49,22 +52,36 @@ class Holder:
     def provably_dead(self) -> bool:
         """Whether the process is certainly gone; False wherever that cannot be seen from here."""
         here = Holder.this_process(self.writer)
+        if self == here:
+            return self.writer not in _HELD
         if (self.boot, self.pid_namespace) != (here.boot, here.pid_namespace):
             return False
-        return _started(self.pid) != self.started
+        started = _started(self.pid)
+        if started is None:
+            return not _exists(self.pid)
+        return started != self.started or _finished(self.pid)
 
 
 class Claim:
     """The right to write one shard, kept alive by a heartbeat until released."""
 
     def __init__(
-        self, filesystem: Filesystem, path: Path, shard: int, writer: str, *, predecessor_dead: bool
+        self,
+        filesystem: Filesystem,
+        path: Path,
+        shard: int,
+        writer: str,
+        predecessors: list[Path],
+        *,
+        predecessor_dead: bool,
     ) -> None:
         self.shard = shard
         self.writer = writer
         self.predecessor_dead = predecessor_dead
         self._filesystem = filesystem
         self._path = path
+        self._predecessors = predecessors
+        _HELD.add(writer)
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
         self._heart.start()
@@ -81,8 +98,19 @@ class Claim:
             remedy="run the same command again once that one is done",
         )
 
+    def forget_predecessors(self) -> None:
+        """Remove the claims that this one took over, once their staging folders are fenced.
+
+        Until then they tell whoever comes next that their holder may still be alive.
+        """
+        while self._predecessors:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(self._predecessors[-1])
+            self._predecessors.pop()
+
     def release(self) -> None:
         """Give the shard up; what is staged stays for whoever claims it next."""
+        _HELD.discard(self.writer)
         self._released.set()
         self._heart.join()
         with contextlib.suppress(ClaimedByAnother, OSError):
@@ -104,6 +132,7 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     if turns:
         current = folder / turns[-1]
         turn, dead = _turn(turns[-1]) + 1, _takeover(filesystem, current, shard)
+        dead = dead and all(_is_dead(filesystem, folder / name) for name in turns[:-1])
     document = {
         "format": FORMAT,
         "kind": KIND,
@@ -111,15 +140,23 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
         "shard": shard,
         **{name: getattr(holder, name) for name in Holder.__slots__},
     }
-    try:
-        filesystem.publish(root / keys.claim(shard, turn), seal(document))
-    except FileExistsError:
-        raise _held(shard, "by a writer that came first") from None
-    for name in turns:
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.unlink(folder / name)
     path = root / keys.claim(shard, turn)
-    return Claim(filesystem, path, shard, writer, predecessor_dead=dead)
+    try:
+        filesystem.publish(path, seal(document))
+        _remove_temporaries(filesystem, folder, shard)
+        highest = _turns(filesystem, folder, shard)[-1:]
+    except OSError as error:
+        _withdraw(filesystem, path, writer)
+        if isinstance(error, FileExistsError | FileNotFoundError):
+            raise _held(shard, "by a writer that came first") from None
+        raise
+    # Since the listing, a rival may have taken this turn and given it up, and another have taken
+    # the next: what was seen of the turn before says nothing about that one.
+    if highest != [path.name]:
+        _withdraw(filesystem, path, writer)
+        raise _held(shard, "by a writer that came first")
+    predecessors = [folder / name for name in turns]
+    return Claim(filesystem, path, shard, writer, predecessors, predecessor_dead=dead)
 
 
 @contextlib.contextmanager
@@ -132,19 +169,43 @@ def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Itera
         claim.release()
 
 
+def _withdraw(filesystem: Filesystem, path: Path, writer: str) -> None:
+    with contextlib.suppress(OSError):
+        holder = _holder(filesystem, path)
+        if holder is not None and holder.writer == writer:
+            filesystem.unlink(path)
+
+
+def _remove_temporaries(filesystem: Filesystem, folder: Path, shard: int) -> None:
+    """Remove what writers that lost this turn, or died trying, left of their attempts."""
+    for name in filesystem.names(folder):
+        if name.startswith(_temporary(shard)):
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.unlink(folder / name)
+
+
+def _temporary(shard: int) -> str:
+    """How the names of a shard's temporary files in claim/ begin."""
+    return f".{shard:08d}-"
+
+
 def _takeover(filesystem: Filesystem, current: Path, shard: int) -> bool:
     """Whether a claim's holder is provably dead (True) or merely stale (False), else raise."""
-    holder = _holder(filesystem, current)
-    if holder is not None and holder.provably_dead():
+    if _is_dead(filesystem, current):
         return True
-    age = _age_seconds(filesystem, current)
+    age = _age_seconds(filesystem, current, shard)
     if age <= STALE_SECONDS:
         raise _held(shard, f"by a writer whose heartbeat is {age:.0f} s old")
     return False
 
 
-def _age_seconds(filesystem: Filesystem, path: Path) -> float:
-    probe = path.parent / f".now.{secrets.token_hex(4)}"
+def _is_dead(filesystem: Filesystem, path: Path) -> bool:
+    holder = _holder(filesystem, path)
+    return holder is not None and holder.provably_dead()
+
+
+def _age_seconds(filesystem: Filesystem, path: Path, shard: int) -> float:
+    probe = path.parent / f"{_temporary(shard)}now.{secrets.token_hex(4)}"
     filesystem.write_new(probe, b"")
     try:
         filesystem.touch(probe)
@@ -153,7 +214,8 @@ def _age_seconds(filesystem: Filesystem, path: Path) -> float:
     except FileNotFoundError:
         return 0.0
     finally:
-        filesystem.unlink(probe)
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(probe)
 
 
 def _held(shard: int, how: str) -> ClaimedByAnother:
@@ -189,6 +251,27 @@ def _started(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _finished(pid: int) -> bool:
+    """Whether a process only waits to be reaped; a thread stuck in a write keeps it unfinished."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX" and len(threads) <= 1
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process exists that /proc does not show: it may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 FIELDS: dict[str, Any] = {

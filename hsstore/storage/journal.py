@@ -110,6 +110,7 @@ def _apply(journal: Journal, document: Document) -> None:
         journal.store, journal.shard, journal.generation = place
         journal.origins.append(Origin.from_document(own["origin"]))
     elif document["kind"] == FAILURE:
+        journal.forget(own["sample"])
         journal.failures[own["sample"]] = AbsentSample(**own)
     else:
         chunks = tuple(Chunk(*chunk) for chunk in own.pop("chunks"))

@@ -93,6 +93,11 @@ def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
         tokens=sum(sample.rows for sample in manifest.samples),
         committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+    # Who linked them may have been killed before these syncs.
+    path = store.root / keys.shard_file(manifest.version.shard)
+    store.filesystem.make_folders(path.parent, below=store.root)
+    store.filesystem.sync_folder(path.parent)
+    store.filesystem.sync_folder(store.root / keys.MANIFEST)
     store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
     for folder in staged_folders(store.filesystem, store.root, manifest.version.shard):
         store.filesystem.remove_folder(folder)

@@ -27,16 +27,11 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     was still alive decided a replacement in its last moment: it is finished, and stands.
     """
     folder = root / keys.stage(version.shard, claim.writer)
-    left = staged_folders(filesystem, root, version.shard)
-    if claim.predecessor_dead and len(left) == 1:
-        filesystem.rename(left[0], folder)
-        left = []
-    else:
-        left = [_fence(filesystem, root, version.shard, path) for path in left]
-        if replay_intents(filesystem, root, identity.geometry, version.shard):
-            raise overtaken(version.shard)
-        filesystem.make_folder(folder)
-    filesystem.sync_folder(root / keys.STAGE)
+    fence(filesystem, root, version.shard, claim)
+    if replay_intents(filesystem, root, identity.geometry, version.shard):
+        raise overtaken(version.shard)
+    filesystem.make_folder(folder)
+    left = [f for f in staged_folders(filesystem, root, version.shard) if f != folder]
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
     try:
         writer.verify_journalled()
@@ -49,10 +44,22 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     return writer
 
 
-def _fence(filesystem: Filesystem, root: Path, shard: int, path: Path) -> Path:
-    fenced = root / keys.stage(shard, secrets.token_hex(8))
-    filesystem.rename(path, fenced)
-    return fenced
+def fence(filesystem: Filesystem, root: Path, shard: int, claim: Claim) -> None:
+    """Rename the staging folders of a shard's earlier writers, so that they can publish no more.
+
+    The one folder of a writer that is gone becomes the claim holder's own.
+    """
+    own = root / keys.stage(shard, claim.writer)
+    left = [f for f in staged_folders(filesystem, root, shard) if f != own]
+    trusted = claim.predecessor_dead and not any(f.name.endswith(keys.SUSPECT) for f in left)
+    if trusted and len(left) == 1 and not filesystem.exists(own):
+        filesystem.rename(left[0], own)
+    else:
+        for path in left:
+            fenced = keys.stage(shard, secrets.token_hex(8)) + keys.SUSPECT
+            filesystem.rename(path, root / fenced)
+    filesystem.sync_folder(root / keys.STAGE)
+    claim.forget_predecessors()
 
 
 def _salvage(filesystem: Filesystem, folder: Path, writer: ShardWriter) -> None:

@@ -5,6 +5,7 @@ hashes it, so one sample at a time is in memory and the disk sets the pace.
 """
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,7 @@ class ShardWriter:
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
         self._broken = False
+        self._poisoned = False
         self._data = filesystem.open(self._data_path, os.O_RDWR | os.O_CREAT)
         self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
         filesystem.sync_folder(folder)
@@ -91,7 +93,18 @@ class ShardWriter:
         self._filesystem.forget_cached(self._data)
         for sample, chunks in list(self.journal.chunks.items()):
             if verified_chunks(self._filesystem, self._data, self._data_path, chunks) is None:
+                stored = self.journal.samples[sample]
                 self.journal.forget(sample)
+                self._clear_padding(stored)
+
+    def _clear_padding(self, sample: StoredSample) -> None:
+        """What damaged a sample may have damaged its padding, which add() does not write."""
+        if self._identity.codec == "none":
+            geometry = self._geometry
+            end = sample.first_row + sample.rows
+            padding = -end % geometry.chunk_rows * geometry.row_bytes
+            with self._writing():
+                self._write(bytes(padding), end * geometry.row_bytes)
 
     # -- adding ----------------------------------------------------------------------------------
 
@@ -211,6 +224,8 @@ class ShardWriter:
                 self._end = whole
                 self._filesystem.truncate(self._data, whole, self._data_path)
                 self.sync()
+            else:
+                self._poisoned = True
             self._broken = True
             raise
 
@@ -243,18 +258,29 @@ class ShardWriter:
         """Make every settled sample durable, then say so in the journal."""
         if not self._lines or self._broken:
             return
-        self._broken = (
-            True  # until all of it worked: a file whose sync failed is never synced again
-        )
-        self._filesystem.sync_data(self._data, self._data_path)
         lines = b"".join(self._lines)
+        with self._syncing():
+            self._filesystem.sync_data(self._data, self._data_path)
+        self._broken = True
         self._filesystem.write_at(self._journal, lines, self._journal_end, self._journal_path)
-        self._filesystem.sync_data(self._journal, self._journal_path)
         self._broken = False
+        with self._syncing():
+            self._filesystem.sync_data(self._journal, self._journal_path)
         self._journal_end += len(lines)
         self._lines.clear()
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
+
+    @contextlib.contextmanager
+    def _syncing(self) -> Iterator[None]:
+        """A file whose sync failed is never synced again, by this writer or the next."""
+        self._broken = True
+        try:
+            yield
+        except OSError:
+            self._poisoned = True
+            raise
+        self._broken = False
 
     def finish(self) -> StagedShard:
         """Write the index, sync everything and describe the shard; nothing is visible yet."""
@@ -265,8 +291,8 @@ class ShardWriter:
         self._broken = True
         self._filesystem.truncate(self._data, end, self._data_path)
         self._filesystem.write_at(self._data, index, end, self._data_path)
-        self._filesystem.sync(self._data, self._data_path)
-        self._broken = False
+        with self._syncing():
+            self._filesystem.sync(self._data, self._data_path)
         size = self._filesystem.size(self._data)
         if size != end + len(index):
             raise OSError(0, f"the file has {size} bytes, not {end + len(index)}", self._data_path)
@@ -307,9 +333,17 @@ class ShardWriter:
         try:
             self.sync()
         finally:
+            if self._poisoned:
+                self._mark_suspect()
             self._hasher.shutdown()
             self._filesystem.close(self._data)
             self._filesystem.close(self._journal)
+
+    def _mark_suspect(self) -> None:
+        """Tell the next writer to copy what is journalled here into a new file."""
+        suspect = self.folder.parent / f"{self.folder.name}{keys.SUSPECT}"
+        with contextlib.suppress(OSError):
+            self._filesystem.rename(self.folder, suspect)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]
@@ -322,7 +356,12 @@ def verified_chunks(
     verified = {}
     for chunk in chunks:
         stored = bytearray(chunk.length)
-        filesystem.read_at(fd, stored, chunk.offset, path)
+        try:
+            filesystem.read_at(fd, stored, chunk.offset, path)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
         if digest.chunk_digest(stored) != chunk.xxh3_64:
             return None
         verified[chunk.chunk] = bytes(stored)
