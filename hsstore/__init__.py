@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from hsstore.errors import HsstoreError
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
-    from hsstore.model.capacity import plan_capacity
+    from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
     from hsstore.storage.store import Store
     from hsstore.training.dataset import HiddenStateDataset
@@ -18,6 +18,7 @@ _HOMES = {
     "HiddenStateDataset": "hsstore.training.dataset",
     "HsstoreError": "hsstore.errors",
     "Store": "hsstore.storage.store",
+    "Workload": "hsstore.model.capacity",
     "create": "hsstore.storage.create",
     "fsck": "hsstore.integrity.fsck",
     "plan_capacity": "hsstore.model.capacity",
@@ -28,6 +29,7 @@ __all__ = [
     "HiddenStateDataset",
     "HsstoreError",
     "Store",
+    "Workload",
     "create",
     "fsck",
     "plan_capacity",

@@ -12,7 +12,7 @@ from hsstore.errors import HsstoreError, StoreExists
 from hsstore_cli import exit_codes
 from hsstore_cli.options import Command
 
-SAMPLES = 200
+SAMPLES = 64
 LAYERS = "1,2,3,final"
 EPOCHS = 8
 FALLEN = 0.9
@@ -72,7 +72,7 @@ def _walk(folder: Path) -> None:
     _run("status", store)
     _run("fsck", store)
 
-    _say("One bit of 50 MB rots away")
+    _say("One bit rots away")
     click.echo(_flip_one_bit(store))
     _run("fsck", store, expect=exit_codes.PROBLEMS)
     _say("Only the damaged sample is computed again")

@@ -1,5 +1,6 @@
 """Writes docs/cli.md from the commands themselves: ``python -m hsstore_cli.reference FILE``."""
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,22 +25,22 @@ def reference() -> str:
     """The whole page, in Markdown."""
     context = click.Context(cli, info_name="hsstore")
     pages = []
-    for name, line in COMMANDS.items():
+    for name in COMMANDS:
         command = cli.get_command(context, name)
         if not isinstance(command, Command):
             raise TypeError(f"the command of {name!r} is no hsstore_cli.options.Command")
         within = click.Context(command, parent=context, info_name=name)
-        pages.append("\n".join(_section(name, line, command, within)))
+        pages.append("\n".join(_section(command, within)))
     return "\n".join([HEAD, *pages])
 
 
-def _section(name: str, line: str, command: Command, context: click.Context) -> Iterator[str]:
+def _section(command: Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    yield from (f"## {name}", "", line, "", "```", usage, "```", "")
+    yield from (f"## {context.info_name}", "", "```", usage, "```", "")
     yield from (_paragraphs(command.help or ""), "")
-    for parameter in command.get_params(context):
+    for parameter in command.params:
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and record[1]:
             yield f"- `{record[0]}`: {record[1]}"
     yield from ("", "Example:" if len(command.examples) == 1 else "Examples:", "")
     yield from ("```sh", *command.examples, "```", "", "| exit code | means |", "|---|---|")
@@ -49,8 +50,7 @@ def _section(name: str, line: str, command: Command, context: click.Context) -> 
 
 def _paragraphs(text: str) -> str:
     """The help text without click's marks: backspace keeps line breaks, form feed ends it."""
-    shown = text.split("\f", maxsplit=1)[0]
-    return shown.replace("\b\n", "").strip()
+    return inspect.cleandoc(text.partition("\f")[0]).replace("\b\n", "").strip()
 
 
 def main() -> None:

@@ -17,6 +17,9 @@ from torch.utils.hooks import RemovableHandle
 from hsstore.errors import SourceUnavailable
 from hsstore.model.capture import FINAL, FINAL_PRE, Capture, Layer
 
+# What models raise for input that they, or the device, cannot take.
+MODEL_ERRORS = (RuntimeError, ValueError, LookupError)
+
 Copy = Callable[[Tensor], None]
 
 
@@ -106,6 +109,11 @@ class LayerTaps:
                 )
 
 
+def one_line(error: Exception) -> str:
+    """The first line of what an engine said, which may be pages."""
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
 def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether two tensors have the same shape, dtype and bits (NaN included)."""
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
@@ -149,15 +157,17 @@ def _observe(decoder: nn.Module, prompt: Tensor) -> _Stream:
     hooks = [m.register_forward_hook(note, with_kwargs=True) for m in decoder.modules()]
     try:
         output = decoder(input_ids=prompt, output_hidden_states=True, return_dict=True)
+    except MODEL_ERRORS as error:
+        raise SourceUnavailable(f"the model fails on a short prompt: {one_line(error)}") from error
     finally:
         for hook in hooks:
             hook.remove()
-    states, last = (
-        getattr(output, "hidden_states", None),
-        getattr(output, "last_hidden_state", None),
-    )
+    states = getattr(output, "hidden_states", None)
+    last = getattr(output, "last_hidden_state", None)
     if not states or last is None:
         raise SourceUnavailable("the model does not return its hidden states")
+    if any(state.shape != last.shape for state in states):
+        raise SourceUnavailable("the model's hidden states are not one stream of one width")
     return _Stream(tuple(states), last, calls)
 
 
@@ -212,7 +222,7 @@ def _hidden_input(args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _hidden_output(output: Any) -> Any:  # noqa: ANN401
-    return output[0] if isinstance(output, tuple) and output else output
+    return output[0] if isinstance(output, (tuple, list)) and output else output
 
 
 def _snapshot(value: object) -> Tensor | None:

@@ -13,9 +13,13 @@ import torch
 from torch import nn
 
 from hsstore.errors import SourceUnavailable
+from hsstore.extraction.layer_taps import one_line
 from hsstore.storage.model_files import find_model
 
-LOAD_ERRORS = (OSError, ValueError, RuntimeError, LookupError, ImportError, TypeError)
+# What transformers raises for a model that it cannot load; torch asserts that a device exists.
+LOAD_ERRORS = (
+    OSError, ValueError, RuntimeError, LookupError, ImportError, TypeError, AssertionError,
+)  # fmt: skip
 
 
 def require_transformers() -> ModuleType:
@@ -48,11 +52,10 @@ def load_decoder(path: Path, dtype: str, device: str) -> nn.Module:
     try:
         with quiet(transformers):
             model, info = _load(transformers, folder, options)
-            decoder: nn.Module = model.get_decoder().eval().to(device)
+            decoder: nn.Module = _without_head(model).eval().to(device)
     except (*LOAD_ERRORS, safetensors.SafetensorError) as error:
-        reason = str(error).strip().split("\n", 1)[0]
         raise SourceUnavailable(
-            f"transformers cannot load this model: {reason or type(error).__name__}", place=place
+            f"transformers cannot load this model: {one_line(error)}", place=place
         ) from error
     _refuse_unsuitable(decoder, model.config, info, place)
     return decoder
@@ -70,6 +73,13 @@ def _load(transformers: ModuleType, folder: Path, options: dict[str, Any]) -> An
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             loader = transformers.AutoModel
     return loader.from_pretrained(folder, output_loading_info=True, **options)
+
+
+def _without_head(model: Any) -> Any:  # noqa: ANN401 - transformers' own, of many classes
+    decoder = model.get_decoder()
+    inner = [child for child in decoder.children() if hasattr(child, "get_decoder")]
+    # A class that misnames its base model (Llama 4's does) answers with itself, head and all.
+    return inner[0] if decoder is model and len(inner) == 1 else decoder
 
 
 def _refuse_unsuitable(

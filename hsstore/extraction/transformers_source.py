@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hsstore.errors import IdentityMismatch, SourceUnavailable
-from hsstore.extraction.layer_taps import LayerTaps
+from hsstore.extraction.layer_taps import MODEL_ERRORS, LayerTaps, one_line
 from hsstore.extraction.transformers_model import load_decoder, require_transformers
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import (
@@ -55,8 +55,7 @@ class TransformersSource:
         self._longest: int | None = getattr(self._config, "max_position_embeddings", None)
         if batch_tokens is not None:
             _refuse_length_dependence(self._config, str(path))
-        self._taps = LayerTaps(decoder, identity.capture, self._prompt())
-        _refuse_shape(self._taps, identity, str(path))
+        self._taps = self._tapped(decoder, identity, str(path))
         self._out = torch.empty(0, dtype=getattr(torch, identity.capture.dtype))
         self.forwards = 0
         self.tokens_computed = 0
@@ -103,6 +102,14 @@ class TransformersSource:
         self._taps.close()
         self._out = torch.empty(0)
 
+    def _tapped(self, decoder: nn.Module, identity: StoreIdentity, place: str) -> LayerTaps:
+        try:
+            taps = LayerTaps(decoder, identity.capture, self._prompt())
+        except SourceUnavailable as error:
+            raise SourceUnavailable(error.message, place=place, remedy=error.remedy) from error
+        _refuse_shape(taps, identity, place)
+        return taps
+
     def _prompt(self) -> Tensor:
         length = min(PROMPT_TOKENS, self._longest or PROMPT_TOKENS)
         ids = torch.arange(1, length + 1) * 7919 % self._vocabulary
@@ -127,10 +134,10 @@ class TransformersSource:
     def _answers(self, group: list[Request], attempts: int = 1) -> Iterator[Extracted | Failed]:
         try:
             states = self._forward(group)
-        except RuntimeError as error:
+        except MODEL_ERRORS as error:
             self._refuse_outage(error)
             if len(group) == 1:
-                yield Failed(group[0].sample, "forward-error", _line(error), attempts)
+                yield Failed(group[0].sample, "forward-error", one_line(error), attempts)
                 return
             for request in group:
                 yield from self._answers([request], attempts + 1)
@@ -143,7 +150,10 @@ class TransformersSource:
         input_ids = torch.zeros((len(group), max(lengths)), dtype=torch.int64)
         mask = torch.zeros_like(input_ids)
         for row, request in enumerate(group):
-            input_ids[row, : lengths[row]] = torch.from_numpy(request.input_ids.astype(np.int64))
+            ids = torch.from_numpy(request.input_ids.astype(np.int64))
+            # A masked NaN still spreads, so padding repeats a token that the sample has anyway.
+            input_ids[row] = ids[-1]
+            input_ids[row, : lengths[row]] = ids
             mask[row, : lengths[row]] = 1
         states = list(torch.split(self._buffer(sum(lengths)), lengths))
         self.forwards += 1
@@ -169,12 +179,12 @@ class TransformersSource:
                 return Failed(request.sample, "non-finite", detail, attempts)
         return Extracted(request.sample, _as_numpy(rows))
 
-    def _refuse_outage(self, error: RuntimeError) -> None:
+    def _refuse_outage(self, error: Exception) -> None:
         """Raise SourceUnavailable if not even the prompt computes any more (a lost device, say)."""
         try:
             self._taps.run_prompt()
-        except RuntimeError:
-            raise SourceUnavailable(f"the model stopped computing: {_line(error)}") from error
+        except MODEL_ERRORS:
+            raise SourceUnavailable(f"the model stopped computing: {one_line(error)}") from error
 
 
 def _matching(path: Path, identity: StoreIdentity) -> dict[str, str | None]:
@@ -219,7 +229,3 @@ def _as_numpy(rows: Tensor) -> NDArray[Any]:
     if rows.dtype == torch.bfloat16:
         return rows.view(torch.int16).numpy().view(np.uint16)
     return rows.numpy()
-
-
-def _line(error: RuntimeError) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__

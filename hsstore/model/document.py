@@ -53,8 +53,8 @@ def seal(document: Mapping[str, Any]) -> bytes:
     return unsealed.replace(_member(UNSEALED), _member(digits))
 
 
-def unseal(raw: bytes, kind: str, *, place: str | None = None) -> Document:
-    """The document in ``raw``, proven whole and of the kind asked for.
+def unseal(raw: bytes, *kinds: str, place: str | None = None) -> Document:
+    """The document in ``raw``, proven whole and of one of the kinds asked for.
 
     Raises InvalidDocument when it is not, UnsupportedFormat when a newer hsstore wrote it.
     """
@@ -72,9 +72,9 @@ def unseal(raw: bytes, kind: str, *, place: str | None = None) -> Document:
         raise InvalidDocument("the document has no seal", place=place)
     if xxhash.xxh3_128_hexdigest(raw.replace(member, _member(UNSEALED))) != digits:
         raise InvalidDocument("the seal does not match: torn or edited", place=place)
-    if version != FORMAT or document.get("kind") != kind:
+    if version != FORMAT or document.get("kind") not in kinds:
         raise InvalidDocument(
-            f"expected a format {FORMAT} {kind!r} document, "
+            f"expected a format {FORMAT} {' or '.join(kinds)} document, "
             f"found format {version!r}, kind {document.get('kind')!r}",
             place=place,
         )

@@ -13,6 +13,7 @@ CHUNK_BYTES = 4 << 20
 SHARD_BYTES = 2 << 30
 CHUNK_ROWS = (16, 256)
 SHARD_ROWS = 32_768
+LARGEST_CHUNK_BYTES = 1 << 30
 # One missing entry of a Zarr shard index: offset and length both 2**64 - 1.
 INDEX_ENTRY_BYTES = 16
 INDEX_CHECKSUM_BYTES = 4
@@ -82,6 +83,9 @@ def choose_geometry(
     ``longest_sample`` (tokens) raises the shard where needed. Raises MalformedInput for
     overrides that do not fit together.
     """
+    for name, rows in (("--chunk-rows", chunk_rows), ("--shard-rows", shard_rows)):
+        if rows is not None and rows < 1:
+            raise MalformedInput(f"{name} is {rows}; it must be at least 1")
     row_bytes = layers * hidden_size * itemsize
     low, high = CHUNK_ROWS
     if chunk_rows is None:
@@ -90,10 +94,16 @@ def choose_geometry(
         shard_rows = max(min(_power_of_two(SHARD_BYTES // row_bytes), SHARD_ROWS), chunk_rows)
         shard_rows = -(-shard_rows // chunk_rows) * chunk_rows
         shard_rows = max(shard_rows, -(-longest_sample // chunk_rows) * chunk_rows)
-    if chunk_rows < 1 or shard_rows < chunk_rows or shard_rows % chunk_rows:
+    if shard_rows < chunk_rows or shard_rows % chunk_rows:
         raise MalformedInput(
             f"a shard of {shard_rows} rows is no positive multiple of {chunk_rows}-row chunks",
             remedy="choose --shard-rows as a multiple of --chunk-rows",
+        )
+    if chunk_rows * row_bytes > LARGEST_CHUNK_BYTES:
+        raise MalformedInput(
+            f"a chunk of {chunk_rows} rows has {chunk_rows * row_bytes} bytes, "
+            f"more than {LARGEST_CHUNK_BYTES}",
+            remedy="lower --chunk-rows",
         )
     if longest_sample > shard_rows:
         raise MalformedInput(

@@ -12,10 +12,7 @@ FOLDERS = (PLAN, ZARR, MANIFEST, COMMIT, INTENT, CLAIM, STAGE, QUARANTINE, WAIVE
 HIDDEN_STATES, INPUT_IDS, LOSS_MASK = "hidden_states", "input_ids", "loss_mask"
 SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "sample_digest"
 
-STAGED_DATA, STAGED_JOURNAL = "data", "journal"
-# Ends the name of a staging folder whose file must be copied, not continued: its sync failed, or a
-# process that is not provably dead may have it open.
-SUSPECT = ".suspect"
+STAGED_DATA, STAGED_JOURNAL, STAGED_HOLDER = "data", "journal", "holder"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,4 +128,4 @@ _MARKER = re.compile(r"(\d{8})-(\d{6})(\.absent)?\.json")
 _MANIFEST = re.compile(r"(\d{8})-(\d{6})\.([0-9a-f]{16})\.json")
 _INTENT = re.compile(r"(\d{8})-(\d{6})\.json")
 _CLAIM = re.compile(r"(\d{8})-(\d{6})\.json")
-_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})(?:\.suspect)?")
+_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})")

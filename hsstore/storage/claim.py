@@ -63,24 +63,20 @@ class Holder:
 
 
 class Claim:
-    """The right to write one shard, kept alive by a heartbeat until released."""
+    """The right to write one shard, kept alive by a heartbeat until released.
+
+    ``document`` is the claim's sealed document; a staging folder keeps a copy while its file is
+    open, so that its holder can be judged without the claim.
+    """
 
     def __init__(
-        self,
-        filesystem: Filesystem,
-        path: Path,
-        shard: int,
-        writer: str,
-        predecessors: list[Path],
-        *,
-        predecessor_dead: bool,
+        self, filesystem: Filesystem, path: Path, shard: int, writer: str, document: bytes
     ) -> None:
         self.shard = shard
         self.writer = writer
-        self.predecessor_dead = predecessor_dead
+        self.document = document
         self._filesystem = filesystem
         self._path = path
-        self._predecessors = predecessors
         _HELD.add(writer)
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
@@ -90,23 +86,13 @@ class Claim:
         """ClaimedByAnother unless this is still the highest turn, and ours."""
         turns = _turns(self._filesystem, self._path.parent, self.shard)
         if turns and turns[-1] == self._path.name:
-            holder = _holder(self._filesystem, self._path)
+            holder = read_holder(self._filesystem, self._path)
             if holder is not None and holder.writer == self.writer:
                 return
         raise ClaimedByAnother(
             f"shard {self.shard} was taken over by another writer",
             remedy="run the same command again once that one is done",
         )
-
-    def forget_predecessors(self) -> None:
-        """Remove the claims that this one took over, once their staging folders are fenced.
-
-        Until then they tell whoever comes next that their holder may still be alive.
-        """
-        while self._predecessors:
-            with contextlib.suppress(FileNotFoundError):
-                self._filesystem.unlink(self._predecessors[-1])
-            self._predecessors.pop()
 
     def release(self) -> None:
         """Give the shard up; what is staged stays for whoever claims it next."""
@@ -128,35 +114,28 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it."""
     folder, holder = root / keys.CLAIM, Holder.this_process(writer)
     turns = _turns(filesystem, folder, shard)
-    turn, dead = 0, True
+    turn = 0
     if turns:
-        current = folder / turns[-1]
-        turn, dead = _turn(turns[-1]) + 1, _takeover(filesystem, current, shard)
-        dead = dead and all(_is_dead(filesystem, folder / name) for name in turns[:-1])
-    document = {
-        "format": FORMAT,
-        "kind": KIND,
-        "store": store,
-        "shard": shard,
-        **{name: getattr(holder, name) for name in Holder.__slots__},
-    }
+        turn = _turn(turns[-1]) + 1
+        _may_take_over(filesystem, folder / turns[-1], shard)
     path = root / keys.claim(shard, turn)
+    own = {name: getattr(holder, name) for name in Holder.__slots__}
+    document = seal({"format": FORMAT, "kind": KIND, "store": store, "shard": shard, **own})
     try:
-        filesystem.publish(path, seal(document))
-        _remove_temporaries(filesystem, folder, shard)
+        filesystem.publish(path, document)
+        _clear(filesystem, folder, shard, turns)
         highest = _turns(filesystem, folder, shard)[-1:]
     except OSError as error:
         _withdraw(filesystem, path, writer)
         if isinstance(error, FileExistsError | FileNotFoundError):
             raise _held(shard, "by a writer that came first") from None
         raise
-    # Since the listing, a rival may have taken this turn and given it up, and another have taken
-    # the next: what was seen of the turn before says nothing about that one.
+    # Since the first listing, a rival may have taken this turn and given it up, and another have
+    # taken the next.
     if highest != [path.name]:
         _withdraw(filesystem, path, writer)
         raise _held(shard, "by a writer that came first")
-    predecessors = [folder / name for name in turns]
-    return Claim(filesystem, path, shard, writer, predecessors, predecessor_dead=dead)
+    return Claim(filesystem, path, shard, writer, document)
 
 
 @contextlib.contextmanager
@@ -169,19 +148,19 @@ def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Itera
         claim.release()
 
 
+def _clear(filesystem: Filesystem, folder: Path, shard: int, turns: list[str]) -> None:
+    """Remove lower turns, and what writers that lost a turn or died trying left of it."""
+    temporary = [name for name in filesystem.names(folder) if name.startswith(_temporary(shard))]
+    for name in (*turns, *temporary):
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(folder / name)
+
+
 def _withdraw(filesystem: Filesystem, path: Path, writer: str) -> None:
     with contextlib.suppress(OSError):
-        holder = _holder(filesystem, path)
+        holder = read_holder(filesystem, path)
         if holder is not None and holder.writer == writer:
             filesystem.unlink(path)
-
-
-def _remove_temporaries(filesystem: Filesystem, folder: Path, shard: int) -> None:
-    """Remove what writers that lost this turn, or died trying, left of their attempts."""
-    for name in filesystem.names(folder):
-        if name.startswith(_temporary(shard)):
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(folder / name)
 
 
 def _temporary(shard: int) -> str:
@@ -189,19 +168,14 @@ def _temporary(shard: int) -> str:
     return f".{shard:08d}-"
 
 
-def _takeover(filesystem: Filesystem, current: Path, shard: int) -> bool:
-    """Whether a claim's holder is provably dead (True) or merely stale (False), else raise."""
-    if _is_dead(filesystem, current):
-        return True
+def _may_take_over(filesystem: Filesystem, current: Path, shard: int) -> None:
+    """ClaimedByAnother unless a claim's holder is provably dead, or its heartbeat stale."""
+    holder = read_holder(filesystem, current)
+    if holder is not None and holder.provably_dead():
+        return
     age = _age_seconds(filesystem, current, shard)
     if age <= STALE_SECONDS:
         raise _held(shard, f"by a writer whose heartbeat is {age:.0f} s old")
-    return False
-
-
-def _is_dead(filesystem: Filesystem, path: Path) -> bool:
-    holder = _holder(filesystem, path)
-    return holder is not None and holder.provably_dead()
 
 
 def _age_seconds(filesystem: Filesystem, path: Path, shard: int) -> float:
@@ -235,7 +209,8 @@ def _turn(name: str) -> int:
     return claim[1] if claim else 0
 
 
-def _holder(filesystem: Filesystem, path: Path) -> Holder | None:
+def read_holder(filesystem: Filesystem, path: Path) -> Holder | None:
+    """The holder in a claim document; None where there is no whole one."""
     try:
         document = unseal(filesystem.read(path), KIND, place=str(path))
         validate(document, FIELDS, place=str(path))

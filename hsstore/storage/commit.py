@@ -5,6 +5,7 @@ so that a writer whose folder was renamed away can publish nothing more.
 """
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import xxhash
@@ -56,6 +57,11 @@ def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: C
 
     ClaimedByAnother where another writer took over or came first; nothing is lost then.
     """
+    with _fenced(filesystem, staged):
+        _commit_new(filesystem, root, staged, claim)
+
+
+def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
     marker, within = staged.marker, staged.folder
     claim.verify()
     if marker.version.shard in committed_versions(filesystem, root):
@@ -83,14 +89,15 @@ def commit_replacement(
     ClaimedByAnother where another writer took over or came first.
     """
     marker, within = staged.marker, staged.folder
-    claim.verify()
-    shard, generation = marker.version.shard, marker.version.generation
-    found = committed_versions(filesystem, root).get(shard)
-    if found is None or found[0].generation != generation - 1:
-        raise overtaken(shard)
-    filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
-    intent = root / keys.intent(marker.version)
-    filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+    with _fenced(filesystem, staged):
+        claim.verify()
+        shard, generation = marker.version.shard, marker.version.generation
+        found = committed_versions(filesystem, root).get(shard)
+        if found is None or found[0].generation != generation - 1:
+            raise overtaken(shard)
+        filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+        intent = root / keys.intent(marker.version)
+        filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
     finish_replacement(filesystem, root, marker, geometry)
 
 
@@ -137,6 +144,17 @@ def finish_replacement(
         filesystem.unlink(root / keys.intent(version))
     filesystem.sync_folder(root / keys.INTENT)
     filesystem.remove_folder(left)
+
+
+@contextlib.contextmanager
+def _fenced(filesystem: Filesystem, staged: StagedShard) -> Iterator[None]:
+    """Name the reason when a takeover renamed the staging folder away under us."""
+    try:
+        yield
+    except FileNotFoundError:
+        if filesystem.exists(staged.folder):
+            raise
+        raise overtaken(staged.marker.version.shard) from None
 
 
 def overtaken(shard: int) -> ClaimedByAnother:

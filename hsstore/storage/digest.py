@@ -39,10 +39,9 @@ def statistics(states: NDArray[Any]) -> Statistics:
     """Per-layer figures over evenly spaced rows of a sample [tokens, layers, hidden]."""
     tokens = len(states)
     rows = min(tokens, STATISTICS_ROWS)
-    chosen = as_float32(states[np.arange(rows) * tokens // rows]).astype(np.float64)
-    norms = np.sqrt(np.einsum("rlh,rlh->rl", chosen, chosen))
-    return Statistics(
-        rows=rows,
-        median_norm=tuple(map(float, np.median(norms, axis=0))),
-        max_abs=tuple(map(float, np.abs(chosen).max(axis=(0, 2)))),
-    )
+    # A writer stores what it is given; figures that are not finite are the evidence.
+    with np.errstate(all="ignore"):
+        chosen = as_float32(states[np.arange(rows) * tokens // rows]).astype(np.float64)
+        norms = np.sqrt(np.einsum("rlh,rlh->rl", chosen, chosen))
+        median_norm, max_abs = np.median(norms, axis=0), np.abs(chosen).max(axis=(0, 2))
+    return Statistics(rows, tuple(map(float, median_norm)), tuple(map(float, max_abs)))

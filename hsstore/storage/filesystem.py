@@ -43,6 +43,18 @@ class Filesystem:
                 self.unlink(temporary)
         self.sync_folder(path.parent)
 
+    def replace(self, path: Path, data: bytes) -> None:
+        """Put a small file in the place of another, or of none: the old one or the new, durably."""
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        try:
+            self.write_new(temporary, data)
+            self.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
+        self.sync_folder(path.parent)
+
     def write_new(self, path: Path, data: Buffer) -> None:
         """Write a new file and sync it; the folder entry is left to the caller."""
         with self.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:

@@ -92,10 +92,9 @@ def read_journal(raw: bytes) -> Journal:
 
 def _documents(raw: bytes) -> Iterator[tuple[bytes, Document]]:
     for line in raw.splitlines(keepends=True):
-        kind = next((k for k in FIELDS if f'"kind":"{k}"'.encode() in line), None)
         try:
-            document = unseal(line, kind or HEADER)
-            validate(document, FIELDS[kind or HEADER])
+            document = unseal(line, *FIELDS)
+            validate(document, FIELDS[document["kind"]])
         except InvalidDocument:
             return
         yield line, document
@@ -117,9 +116,9 @@ def _apply(journal: Journal, document: Document) -> None:
         sample = StoredSample.from_document(own)
         if sample.origin >= len(journal.origins):
             raise InvalidDocument("a journal line of an unnamed origin")
+        journal.forget(sample.sample)
         journal.samples[sample.sample] = sample
         journal.chunks[sample.sample] = chunks
-        journal.failures.pop(sample.sample, None)
 
 
 def _line(kind: str, members: Mapping[str, Any]) -> bytes:

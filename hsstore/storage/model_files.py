@@ -18,6 +18,8 @@ from hsstore.model.capture import ITEMSIZE, ModelIdentity
 from hsstore.storage.gguf_header import read_header
 
 CONFIG = "config.json"
+CONFIG_BYTES = 64 << 20
+DIMENSION_LIMIT = 2**31
 # What differs between copies of one model, or with the tool that saved it.
 VOLATILE = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"}
 DIMENSIONS = {
@@ -147,6 +149,8 @@ def _below(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(place: Path) -> dict[str, Any]:
+    if place.stat().st_size > CONFIG_BYTES:
+        raise MalformedInput("too large for a model config", place=str(place))
     try:
         config = json.loads(place.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -168,7 +172,7 @@ def _dimensions(
     found = {}
     for dimension, spellings in names.items():
         values = [config[name] for name in spellings if name in config]
-        if not values or type(values[0]) is not int or values[0] < 1:
+        if not values or type(values[0]) is not int or not 1 <= values[0] < DIMENSION_LIMIT:
             raise MalformedInput(
                 f"the model config tells no {spellings[0]} (a positive integer)", place=str(place)
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
-from hsstore.storage.claim import Claim
+from hsstore.storage.claim import Claim, read_holder
 from hsstore.storage.commit import overtaken, replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.journal import read_journal
@@ -27,11 +27,12 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     was still alive decided a replacement in its last moment: it is finished, and stands.
     """
     folder = root / keys.stage(version.shard, claim.writer)
-    fence(filesystem, root, version.shard, claim)
+    left = fence(filesystem, root, version.shard, claim)
     if replay_intents(filesystem, root, identity.geometry, version.shard):
         raise overtaken(version.shard)
     filesystem.make_folder(folder)
-    left = [f for f in staged_folders(filesystem, root, version.shard) if f != folder]
+    filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
+    filesystem.sync_folder(root / keys.STAGE)
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
     try:
         writer.verify_journalled()
@@ -44,22 +45,31 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     return writer
 
 
-def fence(filesystem: Filesystem, root: Path, shard: int, claim: Claim) -> None:
+def fence(filesystem: Filesystem, root: Path, shard: int, claim: Claim) -> list[Path]:
     """Rename the staging folders of a shard's earlier writers, so that they can publish no more.
 
-    The one folder of a writer that is gone becomes the claim holder's own.
+    One that can be continued becomes the claim holder's own; the new names of the others.
     """
-    own = root / keys.stage(shard, claim.writer)
-    left = [f for f in staged_folders(filesystem, root, shard) if f != own]
-    trusted = claim.predecessor_dead and not any(f.name.endswith(keys.SUSPECT) for f in left)
-    if trusted and len(left) == 1 and not filesystem.exists(own):
-        filesystem.rename(left[0], own)
-    else:
-        for path in left:
-            fenced = keys.stage(shard, secrets.token_hex(8)) + keys.SUSPECT
-            filesystem.rename(path, root / fenced)
-    filesystem.sync_folder(root / keys.STAGE)
-    claim.forget_predecessors()
+    folder = root / keys.stage(shard, claim.writer)
+    fenced = []
+    for path in staged_folders(filesystem, root, shard):
+        if path == folder:
+            continue
+        if not filesystem.exists(folder) and _is_let_go(filesystem, path):
+            filesystem.rename(path, folder)
+        else:
+            fenced.append(root / keys.stage(shard, secrets.token_hex(8)))
+            filesystem.rename(path, fenced[-1])
+    return fenced
+
+
+def _is_let_go(filesystem: Filesystem, folder: Path) -> bool:
+    """Whether certainly nobody has a folder's file open: closed in order, or the holder is dead."""
+    path = folder / keys.STAGED_HOLDER
+    if not filesystem.exists(path):
+        return True
+    holder = read_holder(filesystem, path)
+    return holder is not None and holder.provably_dead()
 
 
 def _salvage(filesystem: Filesystem, folder: Path, writer: ShardWriter) -> None:

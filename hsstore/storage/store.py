@@ -1,6 +1,7 @@
 """A store opened for reading: its identity, its plan, and what is committed."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -23,9 +24,7 @@ from hsstore.storage import token_file
 from hsstore.storage.commit import committed_versions, read_marker
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.sample_table import SampleTable
-
-# Both sample arrays are chunked by this many samples; create writes them.
-TABLE_CHUNK = 65_536
+from hsstore.storage.zarr_arrays import TABLE_CHUNK
 
 
 class Store:
@@ -150,10 +149,11 @@ class Store:
         document = unseal(raw, MANIFEST_KIND, place=str(path))
         return Manifest.from_document(document, place=str(path))
 
-    def snapshot_id(self) -> str:
-        """xxh3_128 (32 hex digits) over the committed (shard, generation) pairs."""
+    def snapshot_id(self, committed: Mapping[int, tuple[ShardVersion, bool]] | None = None) -> str:
+        """xxh3_128 (32 hex digits) over the (shard, generation) pairs of ``committed()``."""
         digest = xxhash.xxh3_128(self.identity.uuid.encode())
-        for version, _ in sorted(self.committed().values()):
+        listed = self.committed() if committed is None else committed
+        for version, _ in sorted(listed.values()):
             digest.update(f"{version.shard}:{version.generation};".encode())
         return digest.hexdigest()
 

@@ -69,7 +69,6 @@ class ShardWriter:
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
         self._broken = False
-        self._poisoned = False
         self._data = filesystem.open(self._data_path, os.O_RDWR | os.O_CREAT)
         self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
         filesystem.sync_folder(folder)
@@ -224,8 +223,6 @@ class ShardWriter:
                 self._end = whole
                 self._filesystem.truncate(self._data, whole, self._data_path)
                 self.sync()
-            else:
-                self._poisoned = True
             self._broken = True
             raise
 
@@ -258,29 +255,18 @@ class ShardWriter:
         """Make every settled sample durable, then say so in the journal."""
         if not self._lines or self._broken:
             return
+        self._broken = (
+            True  # until all of it worked: a file whose sync failed is never synced again
+        )
+        self._filesystem.sync_data(self._data, self._data_path)
         lines = b"".join(self._lines)
-        with self._syncing():
-            self._filesystem.sync_data(self._data, self._data_path)
-        self._broken = True
         self._filesystem.write_at(self._journal, lines, self._journal_end, self._journal_path)
+        self._filesystem.sync_data(self._journal, self._journal_path)
         self._broken = False
-        with self._syncing():
-            self._filesystem.sync_data(self._journal, self._journal_path)
         self._journal_end += len(lines)
         self._lines.clear()
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
-
-    @contextlib.contextmanager
-    def _syncing(self) -> Iterator[None]:
-        """A file whose sync failed is never synced again, by this writer or the next."""
-        self._broken = True
-        try:
-            yield
-        except OSError:
-            self._poisoned = True
-            raise
-        self._broken = False
 
     def finish(self) -> StagedShard:
         """Write the index, sync everything and describe the shard; nothing is visible yet."""
@@ -291,8 +277,8 @@ class ShardWriter:
         self._broken = True
         self._filesystem.truncate(self._data, end, self._data_path)
         self._filesystem.write_at(self._data, index, end, self._data_path)
-        with self._syncing():
-            self._filesystem.sync(self._data, self._data_path)
+        self._filesystem.sync(self._data, self._data_path)
+        self._broken = False
         size = self._filesystem.size(self._data)
         if size != end + len(index):
             raise OSError(0, f"the file has {size} bytes, not {end + len(index)}", self._data_path)
@@ -333,17 +319,12 @@ class ShardWriter:
         try:
             self.sync()
         finally:
-            if self._poisoned:
-                self._mark_suspect()
             self._hasher.shutdown()
             self._filesystem.close(self._data)
             self._filesystem.close(self._journal)
-
-    def _mark_suspect(self) -> None:
-        """Tell the next writer to copy what is journalled here into a new file."""
-        suspect = self.folder.parent / f"{self.folder.name}{keys.SUSPECT}"
-        with contextlib.suppress(OSError):
-            self._filesystem.rename(self.folder, suspect)
+            # Says that nobody has the file open; gone already once committed or taken over.
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(self.folder / keys.STAGED_HOLDER)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]

@@ -25,7 +25,7 @@ TABLE_CHUNK = 65_536
 """Samples of one chunk of the sample arrays."""
 
 # A NaN in each dtype: uint16 holds the bits of bfloat16, where all ones are a NaN.
-PAYLOAD = {
+PAYLOAD: dict[str, tuple[str, int | str]] = {
     "bfloat16": ("uint16", 0xFFFF),
     "float16": ("float16", "NaN"),
     "float32": ("float32", "NaN"),

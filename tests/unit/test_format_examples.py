@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import xxhash
 
+from hsstore.model import keys
 from hsstore.model.document import canonical, seal, unseal, validate
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.manifest import Manifest
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.model.plan import Plan
 from hsstore.storage import claim, journal
+from hsstore.storage.zarr_arrays import metadata_documents
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
 DOCUMENTS: dict[str, str] = {
-    json.loads(text)["kind"]: text for text in EXAMPLES if "kind" in json.loads(text)
+    json.loads(text)["kind"]: text for text in EXAMPLES if "seal" in json.loads(text)
 }
 ENVELOPE = {"format", "kind", "seal"}
 JOURNAL_KINDS = (journal.HEADER, journal.SAMPLE, journal.FAILURE)
@@ -97,3 +99,12 @@ def test_marker_names_the_manifest() -> None:
 
 def test_intent_is_printed_byte_for_byte() -> None:
     assert DOCUMENTS[INTENT_KIND].encode() == example(INTENT_KIND)
+
+
+def test_zarr_metadata_is_printed_byte_for_byte() -> None:
+    written = metadata_documents(
+        StoreIdentity.from_document(parsed("store")), Plan.from_document(parsed("plan"))
+    )
+    array, group = (text for text in EXAMPLES if text not in DOCUMENTS.values())
+    assert written[keys.zarr_metadata(keys.HIDDEN_STATES)] == array.encode()
+    assert json.loads(written[keys.zarr_metadata()])["attributes"] == json.loads(group)

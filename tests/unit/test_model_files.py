@@ -83,7 +83,7 @@ def test_gpt2_names_its_dimensions_otherwise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "vocab_size"])
-@pytest.mark.parametrize("value", [None, 0, "64", True])
+@pytest.mark.parametrize("value", [None, 0, "64", True, 2**31])
 def test_a_config_without_dimensions_is_refused(
     tmp_path: Path, missing: str, value: object
 ) -> None:
@@ -97,6 +97,14 @@ def test_a_broken_config_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(MalformedInput, match="config"):
         read_model(tmp_path)
+
+
+def test_weights_given_for_a_config_are_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
+    with pytest.raises(MalformedInput, match="too large for a model config"):
+        read_model(file)
 
 
 def test_places_without_a_model_are_refused(tmp_path: Path) -> None:

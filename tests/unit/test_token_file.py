@@ -121,6 +121,13 @@ def test_members_that_do_not_fit_are_refused(name: str, values: object, words: s
         decode(_archive(_members() | {name: values}))
 
 
+def test_a_missing_member_is_refused() -> None:
+    members = _members()
+    del members["loss_mask"]
+    with pytest.raises(InvalidDocument, match="other members"):
+        decode(_archive(members))
+
+
 def test_a_compressed_archive_is_refused() -> None:
     with pytest.raises(InvalidDocument, match="compressed"):
         decode(_archive(_members(), compression=zipfile.ZIP_DEFLATED))

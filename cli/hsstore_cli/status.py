@@ -1,0 +1,70 @@
+"""``hsstore status``: how far a store is."""
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from hsstore_cli import exit_codes, render
+from hsstore_cli.options import Command, json_option, store_argument
+
+SHOWN = 10
+
+
+@click.command(
+    cls=Command,
+    examples=["hsstore status states"],
+    exits={exit_codes.OK: "the store could be read, however far it is"},
+)
+@store_argument
+@json_option
+def command(store: Path, *, as_json: bool) -> None:
+    """Say how far STORE is: what is committed, staged, missing and absent.
+
+    Reads markers and journals, never the states themselves.
+    """
+    # Reading a store costs numpy, which the help does not need.
+    from hsstore.storage.status import status  # noqa: PLC0415
+    from hsstore.storage.store import Store  # noqa: PLC0415
+
+    found = status(Store.open(store))
+    if as_json:
+        render.emit_json(
+            {
+                **dataclasses.asdict(found),
+                "complete": found.complete,
+                "seconds_left": found.seconds_left,
+            }
+        )
+        return
+    share = found.tokens_committed / found.tokens
+    lines = [
+        ("shards", f"{found.shards_committed} of {found.shards} committed"),
+        ("samples", f"{found.samples_committed} of {found.samples} committed"),
+        ("staged", f"{found.samples_staged} samples in {found.shards_staged} unfinished shards"),
+        ("missing", f"{found.samples_missing} samples"),
+        ("absent", f"{found.samples_absent} samples{_where(found.shards_absent)}"),
+        ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
+        ("on disk", f"{render.size(found.allocated_bytes)} of {render.size(found.payload_bytes)}"),
+        ("last commit", found.last_commit or "none"),
+    ]
+    if found.tokens_per_second is not None and found.seconds_left is not None:
+        left = f", {render.duration(found.seconds_left)} left" if found.seconds_left else ""
+        lines.append(("pace", f"{found.tokens_per_second:.3g} tok/s{left}"))
+    if found.shards_unreadable:
+        lines.append(("unreadable", f"markers of shards {_numbers(found.shards_unreadable)}"))
+    for name, value in lines:
+        click.echo(f"{name:12} {value}")
+    if found.shards_unreadable:
+        click.echo(f"next: hsstore fsck {store}")
+    elif found.samples_missing or found.samples_staged:
+        click.echo(f"next: hsstore extract {store} --source transformers:PATH")
+
+
+def _where(shards: tuple[int, ...]) -> str:
+    return f", in shards {_numbers(shards)}; hsstore inspect --shard says why" if shards else ""
+
+
+def _numbers(shards: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, shards[:SHOWN]))
+    return f"{shown} and {len(shards) - SHOWN} more" if len(shards) > SHOWN else shown

@@ -1,0 +1,147 @@
+"""How far a store is, from its markers and journals: O(shards), and no payload is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hsstore.errors import InvalidDocument, UnsupportedFormat
+from hsstore.model import keys
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import Marker
+from hsstore.storage.journal import read_journal
+from hsstore.storage.store import Store
+
+# stat(2) counts blocks of this size, whatever the filesystem's own.
+STAT_BLOCK_BYTES = 512
+RECENT_COMMITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What of a store's plan is there.
+
+    Every planned sample is counted once: committed, absent (its shard is committed without it),
+    staged (safe in the journal of an unfinished shard) or missing. Samples of shards whose marker
+    cannot be read count as missing, and ``shards_unreadable`` names those shards.
+
+    ``payload_bytes`` are planned for the states of all samples; ``allocated_bytes`` is what the
+    committed shard files take on disk. ``tokens_per_second`` is the pace of the latest commits,
+    None where there are too few to tell; ``last_commit`` is UTC, ISO 8601.
+    """
+
+    shards: int
+    shards_committed: int
+    shards_staged: int
+    shards_absent: tuple[int, ...]
+    shards_unreadable: tuple[int, ...]
+    samples: int
+    samples_committed: int
+    samples_staged: int
+    samples_missing: int
+    samples_absent: int
+    tokens: int
+    tokens_committed: int
+    payload_bytes: int
+    allocated_bytes: int
+    last_commit: str | None
+    tokens_per_second: float | None
+    snapshot: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned sample is committed."""
+        return self.samples_committed == self.samples
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time that the missing tokens take at the recent pace, None where that is unknown."""
+        if not self.tokens_per_second:
+            return None
+        return (self.tokens - self.tokens_committed) / self.tokens_per_second
+
+
+def status(store: Store) -> StoreStatus:
+    """Count what is committed, staged, absent and missing. Raises StoreError, OSError."""
+    committed = store.committed()
+    markers, unreadable = _markers(store, committed)
+    staged = _staged(store, set(committed))
+    done = sum(marker.samples for marker in markers)
+    lost = sum(marker.absent for marker in markers)
+    in_journals = sum(len(samples) for samples in staged.values())
+    tokens = store.plan.tokens
+    last, pace = _pace(markers)
+    return StoreStatus(
+        shards=store.plan.shards,
+        shards_committed=len(committed),
+        shards_staged=len(staged),
+        shards_absent=tuple(sorted(m.version.shard for m in markers if m.absent)),
+        shards_unreadable=tuple(sorted(unreadable)),
+        samples=store.plan.samples,
+        samples_committed=done,
+        samples_staged=in_journals,
+        samples_missing=store.plan.samples - done - lost - in_journals,
+        samples_absent=lost,
+        tokens=tokens,
+        tokens_committed=sum(marker.tokens for marker in markers),
+        payload_bytes=tokens * store.identity.geometry.row_bytes,
+        allocated_bytes=sum(_allocated_bytes(store, shard) for shard in committed),
+        last_commit=last,
+        tokens_per_second=pace,
+        snapshot=store.snapshot_id(committed),
+    )
+
+
+def staged_samples(store: Store, shard: int) -> set[int]:
+    """The global indexes of samples that the journals of a shard's staging folders hold."""
+    return _staged(store, set()).get(shard, set())
+
+
+def _markers(
+    store: Store, committed: Mapping[int, tuple[ShardVersion, bool]]
+) -> tuple[list[Marker], list[int]]:
+    """The newest marker of every committed shard, and the shards whose marker is not whole."""
+    markers, unreadable = [], []
+    for shard, (version, absent) in committed.items():
+        try:
+            markers.append(store.read_marker(version, absent=absent))
+        except (InvalidDocument, UnsupportedFormat, OSError):
+            unreadable.append(shard)
+    return markers, unreadable
+
+
+def _staged(store: Store, committed: set[int]) -> dict[int, set[int]]:
+    """Journalled samples by shard, leaving out shards that a repair is replacing."""
+    samples: dict[int, set[int]] = {}
+    for name in store.filesystem.names(store.root / keys.STAGE):
+        stage = keys.read_stage(name)
+        if stage is None or stage[0] in committed:
+            continue
+        try:
+            raw = store.filesystem.read(store.root / keys.STAGE / name / keys.STAGED_JOURNAL)
+        except FileNotFoundError:
+            continue
+        samples.setdefault(stage[0], set()).update(read_journal(raw).settled())
+    return {shard: settled for shard, settled in samples.items() if settled}
+
+
+def _allocated_bytes(store: Store, shard: int) -> int:
+    try:
+        found = store.filesystem.status(store.root / keys.shard_file(shard))
+    except FileNotFoundError:
+        return 0
+    return found.st_blocks * STAT_BLOCK_BYTES
+
+
+def _pace(markers: list[Marker]) -> tuple[str | None, float | None]:
+    """When the last shard was committed, and tokens per second over the latest ones."""
+    recent = sorted(markers, key=lambda m: m.committed)[-RECENT_COMMITS:]
+    if not recent:
+        return None, None
+    seconds = (_time(recent[-1]) - _time(recent[0])).total_seconds()
+    # The first of them began before the span that is measured.
+    tokens = sum(marker.tokens for marker in recent[1:])
+    return recent[-1].committed, tokens / seconds if seconds > 0 else None
+
+
+def _time(marker: Marker) -> datetime:
+    return datetime.strptime(marker.committed, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

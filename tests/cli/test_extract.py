@@ -1,0 +1,162 @@
+"""hsstore extract: what it fills, how it stops, and the exit code for each end."""
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsstore.model.identity import StoreIdentity
+from hsstore.model.source import Extracted, Failed, Request
+from hsstore.storage.claim import claimed
+from hsstore.storage.store import Store
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import empty_store, key_of
+from hsstore_cli import extract
+from hsstore_cli.main import main
+
+LENGTHS = [5, 3, 9, 16, 1, 2]
+
+Use = Callable[..., None]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return empty_store(tmp_path / "store", LENGTHS)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Use:
+    """Makes the command compute with a seeded source; ``before`` runs ahead of each sample."""
+
+    def install(
+        before: Callable[[int], object] = lambda _: None, failing: dict[str, str] | None = None
+    ) -> None:
+        class Watched(SeededSource):
+            def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
+                def watched() -> Iterator[Request]:
+                    for request in requests:
+                        before(request.sample)
+                        yield request
+
+                return super().states(watched())
+
+        def opened(text: str | None, identity: StoreIdentity, batch: int | None) -> SeededSource:
+            assert (text, batch) == ("transformers:model", None)
+            return Watched(identity, failing)
+
+        monkeypatch.setattr(extract, "open_source", opened)
+
+    return install
+
+
+def run(store: Store, *options: str) -> int:
+    return main(["extract", str(store.root), "--source", "transformers:model", *options])
+
+
+def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return shown
+
+
+def test_everything_is_filled(store: Store, use: Use, capsys: pytest.CaptureFixture[str]) -> None:
+    use()
+    assert run(store, "--json") == 0
+    found = summary(capsys)
+    assert (found["samples_extracted"], found["shards_committed"]) == (6, 4)
+    assert found["store"]["complete"] is True
+    assert run(store) == 0
+    assert "6 of 6 samples committed, 0 absent" in capsys.readouterr().out
+
+
+def test_a_range_of_shards_alone_is_filled(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use()
+    assert run(store, "--shards", "1-2", "--json") == 0
+    assert sorted(store.committed()) == [1, 2]
+    assert summary(capsys)["store"]["samples_missing"] == 4
+    assert run(store, "--shards", "3-4") == 2
+    assert "the store has shards 0 to 3" in capsys.readouterr().err
+
+
+def test_samples_that_cannot_be_had_make_exit_4(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(failing={key_of(4): "too odd"})
+    assert run(store) == 4
+    shown = capsys.readouterr()
+    assert "5 of 6 samples committed, 1 absent" in shown.out
+    assert f"why absent: hsstore inspect {store.root} --shard 3" in shown.out
+    assert "'sample-4' failed: seeded, too odd" in shown.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_after_the_sample_in_work(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str], sent: signal.Signals
+) -> None:
+    use(before=lambda sample: os.kill(os.getpid(), sent) if sample == 0 else None)
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert run(store) == 32
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    shown = capsys.readouterr()
+    assert "run the same command again to go on" in shown.out
+    assert "1 staged, 5 missing" in shown.out
+    use()
+    assert run(store, "--json") == 0
+    found = summary(capsys)
+    assert (found["samples_resumed"], found["samples_extracted"]) == (1, 5)
+
+
+def test_a_second_signal_stops_at_once(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def twice(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    use(before=twice)
+    assert run(store) == 32
+    assert "interrupted" in capsys.readouterr().err
+    use()
+    assert run(store) == 0
+
+
+def test_time_that_is_up_stops(store: Store, use: Use, capsys: pytest.CaptureFixture[str]) -> None:
+    use()
+    assert run(store, "--max-duration", "0.000001") == 32
+    assert "0 of 6 samples committed" in capsys.readouterr().out
+
+
+def test_shards_of_a_live_writer_make_exit_8(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use()
+    with claimed(store.filesystem, store.root, store.identity.uuid, 1):
+        assert run(store) == 8
+    shown = capsys.readouterr().out
+    assert "1 shards are held by another writer, first 1" in shown
+    assert sorted(store.committed()) == [0, 2, 3]
+
+
+def test_a_full_disk_says_what_is_kept(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(sample: int) -> None:
+        if sample == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "data")
+
+    use(before=full)
+    assert run(store) == 8
+    told = capsys.readouterr().err
+    assert "data: No space left on device; the samples in committed shards and journals are" in told
+    assert "run the same command again to go on" in told
+
+
+def test_a_source_must_be_given(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", str(store.root)]) == 2
+    assert "give --source transformers:PATH" in capsys.readouterr().err
