@@ -10,14 +10,13 @@ from pathlib import Path
 
 import xxhash
 
-from hsstore.errors import ClaimedByAnother, InvalidDocument, UnsupportedFormat
+from hsstore.errors import InvalidDocument, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage import digest
-from hsstore.storage.claim import claimed
-from hsstore.storage.commit import pending_intents, replay_intents, staged_folders
+from hsstore.storage.commit import staged_folders
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.store import Store
 
@@ -35,17 +34,6 @@ def roll_forward(store: Store, shard: int) -> Marker | None:
             return _publish(store, manifest, raw)
     _set_aside(store, shard, path)
     return None
-
-
-def finish_intents(store: Store) -> None:
-    """Finish the replacements that crashed writers had decided; live writers finish their own."""
-    for version in pending_intents(store.filesystem, store.root):
-        with (
-            contextlib.suppress(ClaimedByAnother),
-            claimed(store.filesystem, store.root, store.identity.uuid, version.shard),
-        ):
-            geometry = store.identity.geometry
-            replay_intents(store.filesystem, store.root, geometry, version.shard)
 
 
 def provable(store: Store, shard: int) -> Manifest | None:

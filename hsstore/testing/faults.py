@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from hsstore.storage.filesystem import Buffer, Filesystem
@@ -31,32 +30,35 @@ class FaultyFilesystem(Filesystem):
         self.operations: list[tuple[str, Path]] = []
         self.failed_syncs: set[int] = set()
         self.touched_after_failure: list[tuple[str, Path]] = []
-        self._error: Callable[[Path], BaseException] | None = None
+        self._code: int | None = None
+        self._failing = False
         self._at = 0
         self._forever = False
 
     def fail(self, at: int, code: int, *, forever: bool = False) -> None:
         """Fail the operation ``at`` (and all later ones) with an errno."""
-        self._error = lambda path: OSError(code, os.strerror(code), str(path))
+        self._code, self._failing = code, True
         self._at, self._forever = len(self.operations) + at, forever
 
     def crash(self, at: int) -> None:
         """Raise Crash instead of the operation ``at`` and of all later ones."""
-        self._error = lambda _: Crash()
+        self._code, self._failing = None, True
         self._at, self._forever = len(self.operations) + at, True
 
     def heal(self) -> None:
         """Fail no more; what follows is another writer, which may sync what it has verified."""
         self.failed_syncs.clear()
-        self._error = None
+        self._failing = False
 
     def _count(self, kind: str, path: Path) -> None:
         if kind not in self.kinds:
             return
         now = len(self.operations)
         self.operations.append((kind, path))
-        if self._error and (now == self._at or (self._forever and now > self._at)):
-            raise self._error(path)
+        if self._failing and (now == self._at or (self._forever and now > self._at)):
+            if self._code is None:
+                raise Crash
+            raise OSError(self._code, os.strerror(self._code), str(path))
 
     def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
         """Count the making of a new file."""

@@ -1,4 +1,4 @@
-"""Every refused operation, one at a time: what is journalled is kept, what is committed is right."""
+"""Refused operations, one at a time: what is journalled stays, what is committed is right."""
 
 import errno
 import os
@@ -76,11 +76,9 @@ def test_any_refused_operation_costs_only_what_was_not_journalled(
         filesystem = FaultyFilesystem(kinds)
         filesystem.fail(n, code, forever=forever)
         store = Store.open(root, filesystem=filesystem)
-        try:
-            extract(store, CountingSource(store.identity))
-        except OSError as error:
-            assert error.errno == code, n
-            assert error.filename is not None
+        refused = refusal(store)
+        if refused is not None:
+            assert (refused.errno, refused.filename is not None) == (code, True), n
         assert assert_exact(root) in (0, len(LENGTHS))
         kept = journalled(root)
         filesystem.heal()
@@ -93,6 +91,14 @@ def test_any_refused_operation_costs_only_what_was_not_journalled(
         assert filesystem.touched_after_failure == [], n
 
 
+def refusal(store: Store) -> OSError | None:
+    try:
+        extract(store, CountingSource(store.identity))
+    except OSError as error:
+        return error
+    return None
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real filesystem of 1 MiB."""
@@ -100,9 +106,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a filesystem takes root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
     yield disk
-    subprocess.run(["umount", disk], check=True)
+    subprocess.run(["/bin/umount", disk], check=True)
 
 
 @pytest.mark.root
@@ -121,7 +127,7 @@ def test_extraction_goes_on_once_a_full_disk_is_enlarged(
     before, kept = set(source.computed), journalled(store.root)
     assert kept or committed_versions(LOCAL, store.root)
     assert assert_exact(store.root) < len(lengths)
-    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    subprocess.run(["/bin/mount", "-o", "remount,size=16m", small_disk], check=True)
     assert content(store, lambda _: source) == expected
     assert_complete(store.root)
     recomputed = [s for s in before if source.computed.count(s) > 1]
