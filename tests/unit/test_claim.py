@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import subprocess
@@ -90,10 +91,8 @@ def test_of_many_rivals_one_wins(root: Path) -> None:
 
     def rival(n: int) -> None:
         start.wait()
-        try:
+        with contextlib.suppress(ClaimedByAnother):
             won.append(take(root, f"{n:016x}"))
-        except ClaimedByAnother:
-            pass
 
     threads = [threading.Thread(target=rival, args=(n,)) for n in range(8)]
     for thread in threads:

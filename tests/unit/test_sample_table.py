@@ -52,7 +52,7 @@ def flip(path: Path) -> None:
 def test_the_arrays_are_read_first(store: Store) -> None:
     for path in (store.root / keys.PLAN / "00000000").iterdir():
         flip(path)
-    assert store.samples.start.tolist() == [0, 16, 32, 48]
+    assert store.samples.start.tolist() == [0, 4, 16, 32]
 
 
 @pytest.mark.parametrize("array", [keys.SAMPLE_START, keys.SAMPLE_LENGTH])
@@ -66,7 +66,7 @@ def test_damaged_arrays_are_replaced_by_the_token_files(store: Store, array: str
     else:
         path.unlink()
     assert store.samples.length.tolist() == [3, 12, 16, 1]
-    assert store.samples.start.tolist() == [0, 16, 32, 48]
+    assert store.samples.start.tolist() == [0, 4, 16, 32]
 
 
 def test_with_both_damaged_there_is_one_clear_error(store: Store) -> None:
