@@ -34,7 +34,7 @@ coverage: $(installed-dev)
 	$(bin)/pytest --cov --cov-report=term
 
 bench: $(installed-dev)
-	set -e; for script in benchmarks/[a-z]*.py; do $(bin)/python $$script; done
+	$(bin)/python benchmarks/run.py
 
 docs: $(installed-dev)
 	$(bin)/python -m hsstore_cli.reference docs/cli.md

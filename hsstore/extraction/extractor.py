@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hsstore.errors import ClaimedByAnother, IdentityMismatch, SourceError
+from hsstore.errors import ClaimedByAnother
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Progress, Silent
@@ -12,13 +12,12 @@ from hsstore.model.source import (
     Extracted,
     HiddenStateSource,
     Origin,
-    Request,
-    differences,
-    expected_match,
 )
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit_new
+from hsstore.storage.fill import fill
 from hsstore.storage.leftovers import clear_leftovers
+from hsstore.storage.provenance import refuse_other_origin, verify_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.stage import fence, open_stage
 from hsstore.storage.store import Store
@@ -85,8 +84,7 @@ class _Extraction:
         for shard in wanted:
             if shard in committed:
                 continue
-            if self.summary.stopped or self.stop():
-                self.summary.stopped = True
+            if self._stopping():
                 break
             try:
                 self._shard(shard)
@@ -152,55 +150,17 @@ class _Extraction:
         if not todo:
             return
         tokens = self.store.tokens(shard)
-        asked: dict[int, str] = {}
-
-        def requests() -> Iterator[Request]:
-            for extent in todo:
-                if self.stop():
-                    self.summary.stopped = True
-                    return
-                key, ids, _ = tokens.sample(extent.sample - tokens.first_sample)
-                asked[extent.sample] = key
-                yield Request(extent.sample, key, ids)
-
-        for answer in self.source.states(requests()):
-            key = asked.pop(answer.sample, None)
-            if key is None:
-                raise SourceError(
-                    f"the source answered sample {answer.sample}, which was not asked"
-                )
-            extent = extents[answer.sample]
+        for extent, key, answer in fill(
+            writer, tokens, todo, self.source, self.origin, stop=self._stopping
+        ):
             if isinstance(answer, Extracted):
-                writer.add(extent, key, answer.states, self.origin)
                 self.summary.samples_extracted += 1
                 self.summary.tokens_extracted += extent.rows
             else:
-                writer.fail(extent, key, answer, self.origin)
                 self.summary.samples_failed += 1
                 self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
             self.progress.advance(extent.rows)
-        unanswered = [e for e in todo if e.sample not in writer.journal.settled()]
-        if unanswered and not (self.summary.stopped and not asked):
-            raise SourceError(f"the source left {len(unanswered)} samples unanswered")
 
-
-def verify_origin(store: Store, origin: Origin) -> None:
-    """IdentityMismatch unless a source may add to this store."""
-    expected = expected_match(store.identity.model, store.identity.capture)
-    refuse_other_origin(Origin(expected), origin, str(store.root))
-    committed = store.committed()
-    if committed:
-        marker = store.marker(min(committed))
-        for earlier in store.manifest(marker).origins:
-            refuse_other_origin(earlier, origin, str(store.root))
-
-
-def refuse_other_origin(expected: Origin, found: Origin, place: str) -> None:
-    """IdentityMismatch naming what contradicts."""
-    contradictions = differences(expected.match, found.match)
-    if contradictions:
-        raise IdentityMismatch(
-            f"the source is not the store's: {'; '.join(contradictions)}",
-            place=place,
-            remedy="use the model that the store was created for, or create another store",
-        )
+    def _stopping(self) -> bool:
+        self.summary.stopped = self.summary.stopped or self.stop()
+        return self.summary.stopped

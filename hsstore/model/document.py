@@ -177,7 +177,7 @@ def optional(check: Check) -> Check:
 
 
 def _member(digits: str) -> bytes:
-    return f'"seal":"{digits}"'.encode()
+    return f'"seal":"{digits}"'.encode(errors="replace")
 
 
 def _parse(raw: bytes, place: str | None) -> Document:

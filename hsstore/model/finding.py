@@ -3,7 +3,7 @@
 Kinds are stable and only ever added to.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
@@ -11,30 +11,53 @@ Level = Literal["quick", "manifest", "data"]
 LEVELS: tuple[Level, ...] = ("quick", "manifest", "data")
 
 KINDS = {
+    "folder-missing": "a folder of the format is gone, or something else is in its place",
     "shard-missing": "no commit marker: the shard was never finished",
     "sample-absent": "the shard is committed without this sample",
+    "marker-missing": "a shard file is in place, but no commit marker vouches for it",
     "marker-invalid": "a commit marker is torn, edited, or of another store",
     "marker-duplicate": "two commit markers for one generation of a shard",
+    "marker-superseded": "a commit marker of an older generation was left behind",
     "marker-unreadable": "a commit marker cannot be read",
     "intent-pending": "a replacement was committed but not finished",
     "intent-invalid": "an intent is torn, edited, or of another store",
+    "intent-unreadable": "an intent cannot be read",
     "manifest-missing": "the manifest that the marker names is gone",
     "manifest-invalid": "the manifest is torn, edited, or not the one that the marker names",
+    "manifest-unreadable": "the manifest cannot be read",
     "data-missing": "the shard file is gone",
+    "data-invalid": "something other than a plain file is in place of the shard file",
     "data-size": "the shard file is not as long as its marker says",
     "data-unreadable": "bytes of the shard file cannot be read",
     "index-damaged": "the shard index is not the one that the marker names",
     "chunk-damaged": "a chunk's bytes differ from the manifest",
+    "chunk-unstable": "a chunk was read wrong once, and right from the disk: suspect the memory",
     "plan-invalid": "a plan document is torn, edited, or of another store",
+    "plan-unreadable": "a plan document cannot be read",
     "tokens-missing": "a token file is gone",
     "tokens-damaged": "a token file differs from the plan",
+    "tokens-unreadable": "a token file cannot be read",
     "array-missing": "a chunk of a token or sample array is gone",
     "array-damaged": "a chunk of a token or sample array differs from the token files",
+    "array-unreadable": "a chunk of a token or sample array cannot be read",
     "metadata-missing": "a zarr.json is gone",
     "metadata-damaged": "a zarr.json is not what the store's identity and plan demand",
+    "metadata-unreadable": "a zarr.json cannot be read",
     "foreign-file": "a file that the format does not know",
+    "origin-contradicts": "states were computed by another model or setting than the store's",
     "origin-mixed": "shards were computed by different engines or settings",
 }
+
+# What no sample suffers from is a warning, what is only good to know a note; neither is a problem.
+WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file"})
+NOTES = frozenset({"origin-mixed"})
+
+
+def severity_of(kind: str) -> Severity:
+    """How grave findings of a kind are; only errors make a store unsound."""
+    if kind in NOTES:
+        return "note"
+    return "warning" if kind in WARNINGS else "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +78,33 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """The JSON line of this finding."""
         return {"type": "finding"} | {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run of fsck covered and found so far, as ``fsck --json`` ends with.
+
+    ``unverified`` counts samples of the shards asked for that were not checked to the level asked
+    for: not reached, never extracted, or without the documents that would prove them.
+    ``bytes_checked`` counts stored payload bytes that were read and hashed.
+    """
+
+    level: Level
+    shards_total: int
+    unverified: int
+    complete: bool = False
+    shards_checked: int = 0
+    samples_damaged: int = 0
+    bytes_checked: int = 0
+    findings: dict[Severity, int] = field(
+        default_factory=lambda: {"error": 0, "warning": 0, "note": 0}
+    )
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing that was checked is wrong."""
+        return self.findings["error"] == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The last line of ``fsck --json``."""
+        return {"type": "summary"} | {name: getattr(self, name) for name in self.__slots__}

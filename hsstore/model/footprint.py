@@ -12,7 +12,7 @@ from hsstore.model.document import UNSEALED, canonical
 from hsstore.model.geometry import Extent, Geometry
 from hsstore.model.keys import FOLDERS, ShardVersion
 from hsstore.model.manifest import Manifest, Statistics, StoredSample
-from hsstore.model.plan import Plan, TokenFile
+from hsstore.model.plan import DIGEST_DIGITS, Plan, TokenFile, TokenFiles
 from hsstore.model.source import Origin
 
 BLOCK_BYTES = 4096
@@ -164,24 +164,18 @@ def sample_bytes(layers: int) -> int:
 
 
 def plan_bytes(samples: int, shards: int, tokens: int) -> int:
-    """The size of the first plan document; token files count with the digits of the mean one."""
-    file = TokenFile(0, token_file_bytes(samples, tokens, 0) // shards, DIGEST)
-    plans = [
-        encoded_bytes(
-            Plan(
-                store=DIGEST,
-                generation=0,
-                samples=samples,
-                shards=shards,
-                tokens=tokens,
-                dataset=DIGEST,
-                sample_table=DIGEST,
-                token_files=files,
-            ).to_document()
-        )
-        for files in ((), (file,), (file, file))
-    ]
-    return plans[1] + (shards - 1) * (plans[2] - plans[1])
+    """The size of the first plan document."""
+    plan = Plan(
+        store=DIGEST,
+        generation=0,
+        samples=samples,
+        shards=shards,
+        tokens=tokens,
+        dataset=DIGEST,
+        sample_table=DIGEST,
+        token_files=TokenFiles.of([TokenFile(0, DIGEST)]),
+    )
+    return encoded_bytes(plan.to_document()) + (shards - 1) * DIGEST_DIGITS
 
 
 def shared_bytes(samples: int, shards: int, tokens: int) -> int:

@@ -1,7 +1,7 @@
 """Every path of the format, relative to the root of the store, and how to read one back."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 IDENTITY = "hsstore.json"
 ZARR = "states.zarr"
@@ -15,8 +15,7 @@ SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "s
 STAGED_DATA, STAGED_JOURNAL, STAGED_HOLDER = "data", "journal", "holder"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ShardVersion:
+class ShardVersion(NamedTuple):
     """A name in commit/, manifest/ or intent/: which shard, which generation of it."""
 
     shard: int

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hsstore.errors import ClaimedByAnother, InvalidDocument
+from hsstore.errors import ClaimedByAnother, InvalidDocument, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.document import FORMAT, hexadecimal, integer, seal, text, unseal, validate
 from hsstore.storage.filesystem import Filesystem
@@ -214,7 +214,7 @@ def read_holder(filesystem: Filesystem, path: Path) -> Holder | None:
     try:
         document = unseal(filesystem.read(path), KIND, place=str(path))
         validate(document, FIELDS, place=str(path))
-    except (InvalidDocument, FileNotFoundError):
+    except (InvalidDocument, UnsupportedFormat, FileNotFoundError):
         return None
     return Holder(**{name: document[name] for name in Holder.__slots__})
 

@@ -18,7 +18,7 @@ from hsstore.model.capture import CODECS, ITEMSIZE, Capture, Layer, ModelIdentit
 from hsstore.model.document import seal
 from hsstore.model.geometry import Extent, Geometry, choose_geometry, place
 from hsstore.model.identity import StoreIdentity
-from hsstore.model.plan import Plan, TokenFile
+from hsstore.model.plan import Plan, TokenFile, TokenFiles
 from hsstore.model.progress import Progress, Silent
 from hsstore.storage.building import building, free_target, publish
 from hsstore.storage.filesystem import LOCAL, Filesystem
@@ -183,7 +183,7 @@ class _Builder:
             _update(self.dataset, key, ids, mask)
         raw = encode(tokens)
         self._write(keys.tokens(FIRST_GENERATION, shard), raw)
-        self.files.append(TokenFile(FIRST_GENERATION, len(raw), xxhash.xxh3_128_hexdigest(raw)))
+        self.files.append(TokenFile(FIRST_GENERATION, xxhash.xxh3_128_hexdigest(raw)))
         for chunk in shard_chunks(shard, tokens, self.identity.geometry):
             self._write_chunk(chunk)
 
@@ -201,7 +201,7 @@ class _Builder:
             tokens=sum(lengths),
             dataset=self.dataset.hexdigest(),
             sample_table=table.digest(),
-            token_files=tuple(self.files),
+            token_files=TokenFiles.of(self.files),
         )
 
     def _write(self, key: str, data: bytes) -> None:

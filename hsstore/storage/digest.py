@@ -41,7 +41,8 @@ def statistics(states: NDArray[Any]) -> Statistics:
     rows = min(tokens, STATISTICS_ROWS)
     # A writer stores what it is given; figures that are not finite are the evidence.
     with np.errstate(all="ignore"):
-        chosen = as_float32(states[np.arange(rows) * tokens // rows]).astype(np.float64)
-        norms = np.sqrt(np.einsum("rlh,rlh->rl", chosen, chosen))
-        median_norm, max_abs = np.median(norms, axis=0), np.abs(chosen).max(axis=(0, 2))
+        chosen = as_float32(states[np.arange(rows) * tokens // rows])
+        # Sums in float64 without a float64 copy of all rows.
+        norms = np.sqrt(np.einsum("rlh,rlh->rl", chosen, chosen, dtype=np.float64))
+        median_norm, max_abs = np.median(norms, axis=0), np.abs(chosen, out=chosen).max((0, 2))
     return Statistics(rows, tuple(map(float, median_norm)), tuple(map(float, max_abs)))

@@ -123,6 +123,14 @@ class Filesystem:
         """Ask the system to drop an open file's cached pages, so that reads reach the disk."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def start_writing(self, fd: int, offset: int, length: int) -> None:
+        """Ask the system to begin writing a range of an open file to disk, and do not wait.
+
+        Linux begins with dirty pages once they are declared not needed; whether they arrived is
+        still for ``sync_data`` to say.
+        """
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+
     # -- names --------------------------------------------------------------------------------
 
     def sync_folder(self, path: Path) -> None:

@@ -50,6 +50,7 @@ class OpenShard:
         except BaseException:
             self.close()
             raise
+        self.in_place = self._in_place()
 
     def _read_index(self) -> Index:
         filesystem, geometry = self._store.filesystem, self._store.identity.geometry
@@ -64,6 +65,18 @@ class OpenShard:
             return decode_index(bytes(raw), geometry)
         except ValueError as error:
             raise Mismatch(str(error)) from None
+
+    def _in_place(self) -> NDArray[np.bool_]:
+        """[chunks], whether each uncompressed chunk lies where its number alone would put it.
+
+        Known once a shard, so that reading a sample need not look at its index entries.
+        """
+        chunks, size = len(self.index), self._store.identity.geometry.chunk_bytes
+        if self._store.identity.codec != "none":
+            return np.zeros(chunks, np.bool_)
+        expected = size * np.arange(chunks, dtype=np.uint64)
+        at_home: NDArray[np.bool_] = (self.index[:, 0] == expected) & (self.index[:, 1] == size)
+        return at_home
 
     @property
     def manifest(self) -> Manifest:
@@ -166,36 +179,37 @@ class Reader:
         self, shard: OpenShard, extent: Extent, out: NDArray[Any], *, verify: bool
     ) -> None:
         numbers = extent.chunk_range(self._geometry)
+        raw = out.reshape(-1).view(np.uint8)
+        if shard.in_place[numbers.start : numbers.stop].all():
+            self._fill_at_once(shard, numbers, raw, verify=verify)
+            return
         entries = shard.index[numbers.start : numbers.stop]
         if (entries == MISSING).any():
             raise self._absent(extent, shard)
-        raw = out.reshape(-1).view(np.uint8)
-        if self._plain:
-            self._fill_plain(shard, numbers, entries, raw, verify=verify)
-        else:
-            self._fill_compressed(shard, numbers, entries, raw, verify=verify)
+        fill = self._fill_scattered if self._plain else self._fill_compressed
+        fill(shard, numbers, entries, raw, verify=verify)
 
-    def _fill_plain(self, shard: OpenShard, numbers: range, entries: Index, raw: NDArray[np.uint8],
-                    *, verify: bool) -> None:  # fmt: skip
+    def _fill_at_once(
+        self, shard: OpenShard, numbers: range, raw: NDArray[np.uint8], *, verify: bool
+    ) -> None:
         size = self._geometry.chunk_bytes
-        offset = int(entries[0, 0])
-        expected = offset + size * np.arange(len(entries), dtype=np.uint64)
-        if (entries[:, 0] != expected).any() or (entries[:, 1] != size).any():
-            self._fill_scattered(shard, entries, raw)
-        elif self._read_at(shard, raw.data, offset) != len(raw):
+        if self._read_at(shard, raw.data, numbers.start * size) != len(raw):
             raise Mismatch("the shard file ends inside the sample")
         if verify:
             for n, number in enumerate(numbers):
                 rows = raw[n * size : (n + 1) * size]
                 self._verify(shard, number, rows.data, size - len(rows))
 
-    def _fill_scattered(self, shard: OpenShard, entries: Index, raw: NDArray[np.uint8]) -> None:
+    def _fill_scattered(self, shard: OpenShard, numbers: range, entries: Index,
+                        raw: NDArray[np.uint8], *, verify: bool) -> None:  # fmt: skip
         """Chunks in an order of another writer: Zarr leaves the order inside a shard open."""
         size = self._geometry.chunk_bytes
         for n, (offset, length) in enumerate(entries.tolist()):
             into = raw[n * size : (n + 1) * size]
             if length != size or self._read_at(shard, into.data, offset) != len(into):
                 raise Mismatch("the shard index names bytes that are not there")
+            if verify:
+                self._verify(shard, numbers[n], into.data, size - len(into))
 
     def _fill_compressed(self, shard: OpenShard, numbers: range, entries: Index,
                          raw: NDArray[np.uint8], *, verify: bool) -> None:  # fmt: skip

@@ -29,7 +29,7 @@ def roll_forward(store: Store, shard: int) -> Marker | None:
     path = store.root / keys.shard_file(shard)
     if not store.filesystem.exists(path):
         return None
-    for manifest, raw in _manifests(store, shard):
+    for manifest, raw in valid_manifests(store, shard):
         if _is_whole(store, path, manifest):
             return _publish(store, manifest, raw)
     _set_aside(store, shard, path)
@@ -39,11 +39,11 @@ def roll_forward(store: Store, shard: int) -> Marker | None:
 def provable(store: Store, shard: int) -> Manifest | None:
     """The manifest that proves the shard file in place, if there is one; nothing is written."""
     path = store.root / keys.shard_file(shard)
-    found = (m for m, _ in _manifests(store, shard) if _is_whole(store, path, m))
+    found = (m for m, _ in valid_manifests(store, shard) if _is_whole(store, path, m))
     return next(found, None)
 
 
-def _manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
+def valid_manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
     """The valid manifests of a shard, newest generation first."""
     found: list[tuple[Manifest, bytes]] = []
     for name in store.filesystem.names(store.root / keys.MANIFEST):

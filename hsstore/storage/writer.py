@@ -35,6 +35,8 @@ from hsstore.storage.shard_file import encode_index
 
 SYNC_BYTES = 64 << 20
 SYNC_SECONDS = 2.0
+# From this size on, a write goes to the disk while the next sample is made, not only at the sync.
+START_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ class ShardWriter:
     def _write(self, data: Buffer, offset: int) -> None:
         length = memoryview(data).nbytes
         self._filesystem.write_at(self._data, data, offset, self._data_path)
+        if length >= START_BYTES:
+            self._filesystem.start_writing(self._data, offset, length)
         self._end = max(self._end, offset + length)
         self._unsynced_bytes += length
 

@@ -1,29 +1,24 @@
 """Small stores for tests: created from sample lengths, filled by a seeded source."""
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from hsstore.extraction.extractor import extract
-from hsstore.model import keys
-from hsstore.model.capture import Capture, Layer, ModelIdentity
-from hsstore.model.document import seal
-from hsstore.model.geometry import place
-from hsstore.model.identity import StoreIdentity
+from hsstore.model.capture import Layer
 from hsstore.model.keys import ShardVersion
-from hsstore.model.plan import Plan, TokenFile
-from hsstore.storage import token_file
 from hsstore.storage.claim import claimed
 from hsstore.storage.commit import commit_replacement
-from hsstore.storage.sample_table import SampleTable
+from hsstore.storage.create import create
 from hsstore.storage.stage import open_stage
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource, seeded_states
 
 VOCABULARY = 1000
+CONFIG = {"model_type": "llama", "num_hidden_layers": 8, "vocab_size": VOCABULARY}
 
 
 def key_of(sample: int) -> str:
@@ -40,67 +35,36 @@ def empty_store(
     root: Path,
     lengths: Sequence[int],
     *,
-    layers: tuple[Layer, ...] = (1, "final"),
+    layers: Sequence[Layer] = (1, "final"),
     hidden_size: int = 8,
     dtype: str = "bfloat16",
     codec: str = "none",
     chunk_rows: int = 4,
     shard_rows: int = 16,
 ) -> Store:
-    """A store for samples of those lengths, with nothing extracted yet."""
-    model = ModelIdentity(
-        id="tiny",
-        revision=None,
-        quantisation=None,
-        model_type="llama",
-        num_layers=4,
-        hidden_size=hidden_size,
-        vocab_size=VOCABULARY,
-        config_digest="0" * 32,
-        weights_digest=None,
-        tokenizer_digest=None,
-    )
-    identity = StoreIdentity(
-        uuid="0123456789abcdef" * 2,
-        created="2026-01-01T00:00:00Z",
-        model=model,
-        capture=Capture(layers, dtype),
-        chunk_rows=chunk_rows,
-        shard_rows=shard_rows,
-        codec=codec,
-    )
-    for folder in keys.FOLDERS:
-        (root / folder).mkdir(parents=True)
-    (root / keys.PLAN / "00000000").mkdir()
-    extents = list(place(lengths, identity.geometry))
-    files = []
-    for shard, group in groupby(extents, key=lambda e: e.shard):
-        members = list(group)
-        ids = [ids_of(e.sample, e.rows) for e in members]
-        raw = token_file.encode(
-            token_file.ShardTokens(
-                members[0].sample,
-                tuple(key_of(e.sample) for e in members),
-                np.array([e.rows for e in members], np.int32),
-                np.concatenate(ids),
-                np.concatenate([np.arange(len(i)) > 0 for i in ids]).astype(np.uint8),
-            )
+    """A store for samples of those lengths, with nothing extracted yet.
+
+    Every sample's first token is left out of its loss mask.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        dataset, model = Path(folder, "dataset.jsonl"), Path(folder, "config.json")
+        dataset.write_text("".join(_line(n, tokens) for n, tokens in enumerate(lengths)))
+        model.write_text(json.dumps(CONFIG | {"hidden_size": hidden_size}))
+        return create(
+            root,
+            dataset,
+            model,
+            layers,
+            dtype=dtype,
+            codec=codec,
+            chunk_rows=chunk_rows,
+            shard_rows=shard_rows,
         )
-        (root / keys.tokens(0, shard)).write_bytes(raw)
-        files.append(TokenFile(0, len(raw), xxhash.xxh3_128_hexdigest(raw)))
-    plan = Plan(
-        store=identity.uuid,
-        generation=0,
-        samples=len(lengths),
-        shards=len(files),
-        tokens=sum(lengths),
-        dataset="0" * 32,
-        sample_table=SampleTable.of(extents, shard_rows).digest(),
-        token_files=tuple(files),
-    )
-    (root / keys.plan(0)).write_bytes(seal(plan.to_document()))
-    (root / keys.IDENTITY).write_bytes(seal(identity.to_document()))
-    return Store.open(root)
+
+
+def _line(sample: int, tokens: int) -> str:
+    ids, mask = ids_of(sample, tokens).tolist(), [0] + [1] * (tokens - 1)
+    return json.dumps({"id": key_of(sample), "input_ids": ids, "loss_mask": mask}) + "\n"
 
 
 def fill(

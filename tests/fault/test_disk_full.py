@@ -116,17 +116,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_extraction_goes_on_once_a_full_disk_is_enlarged(
     tmp_path: Path, small_disk: Path, codec: str
 ) -> None:
-    lengths = np.random.default_rng(3).integers(1, 40, 40).tolist()
-    shape = {"hidden_size": 512, "shard_rows": 512, "codec": codec}
-    expected = content(empty_store(tmp_path / "elsewhere", lengths, **shape), CountingSource)
-    store = empty_store(small_disk / "store", lengths, **shape)
+    expected = content(roomy(tmp_path / "elsewhere", codec), CountingSource)
+    store = roomy(small_disk / "store", codec)
     source = CountingSource(store.identity)
     with pytest.raises(OSError, match="No space left") as refused:
         extract(store, source)
     assert refused.value.errno in OUT_OF_SPACE
     before, kept = set(source.computed), journalled(store.root)
     assert kept or committed_versions(LOCAL, store.root)
-    assert assert_exact(store.root) < len(lengths)
+    assert assert_exact(store.root) < store.plan.samples
     subprocess.run(["/bin/mount", "-o", "remount,size=16m", small_disk], check=True)
     assert content(store, lambda _: source) == expected
     assert_complete(store.root)
@@ -140,3 +138,9 @@ def content(store: Store, source: Callable[[StoreIdentity], CountingSource]) -> 
     assert extract(store, source(store.identity)).complete
     manifests = (store.manifest(store.marker(shard)) for shard in range(store.plan.shards))
     return {s.sample: s.content for manifest in manifests for s in manifest.samples}
+
+
+def roomy(root: Path, codec: str) -> Store:
+    """A store that does not fit on the small disk."""
+    lengths = np.random.default_rng(3).integers(1, 40, 40).tolist()
+    return empty_store(root, lengths, hidden_size=512, shard_rows=512, codec=codec)

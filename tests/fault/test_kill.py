@@ -56,8 +56,9 @@ def test_a_crash_at_any_operation_costs_only_what_was_not_journalled(
 
 def start(root: Path, log: Path, seconds: float = 0.004) -> subprocess.Popen[bytes]:
     """A process that extracts the store, past its imports."""
-    command = [sys.executable, "-m", "hsstore.testing.slow_extraction", root, log, str(seconds)]
+    command = [sys.executable, "-m", "hsstore.testing.slow_extraction"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command += [str(root), str(log), str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"

@@ -20,6 +20,7 @@ from hsstore.storage.commit import (
     read_marker,
     replay_intents,
 )
+from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.reader import Reader
 from hsstore.storage.stage import fence, open_stage
@@ -123,7 +124,7 @@ def overtake(store: Store) -> Claim:
     return claim_of(store, "b" * 16)
 
 
-def replace_by(filesystem: FaultyFilesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
+def replace_by(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
     commit_replacement(filesystem, root, staged, claim, Store.open(root).identity.geometry)
 
 

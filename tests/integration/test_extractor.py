@@ -1,5 +1,6 @@
 """Filling a store from sources of every temper."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hsstore.extraction.extractor import extract
 from hsstore.model import keys
 from hsstore.model.source import Extracted, Failed, Origin, Request
 from hsstore.storage.claim import acquire
+from hsstore.storage.journal import header_line
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, replace
@@ -189,7 +191,7 @@ def test_another_model_is_refused_before_anything_is_written(
 
 def test_the_first_shard_fixes_what_the_store_did_not_know(store: Store) -> None:
     extract(store, other(store, {"weights": "a" * 32}, {}), shards=range(1))
-    with pytest.raises(IdentityMismatch, match="weights is 'b+', not 'a+'"):
+    with pytest.raises(IdentityMismatch, match=r"weights is 'b+', not 'a+'"):
         extract(store, other(store, {"weights": "b" * 32}, {}))
 
 
@@ -225,8 +227,6 @@ def test_leftovers_of_finished_work_are_removed(store: Store) -> None:
     (store.root / keys.stage(0, "a" * 16)).mkdir()
     (store.root / keys.claim(1, 4)).write_bytes(b"")
     (store.root / keys.COMMIT / ".00000002-000002.json.1a2b3c4d").write_bytes(b"half")
-    import os  # noqa: PLC0415
-
     os.utime(store.root / keys.claim(1, 4), (0, 0))
     extract(store, CountingSource(store.identity))
     assert leftovers(store.root) == []
@@ -238,8 +238,6 @@ def test_unfinished_work_for_a_newer_generation_is_no_leftover(store: Store) -> 
     folder = store.root / keys.stage(0, "a" * 16)
     folder.mkdir()
     origin = SeededSource(store.identity).origin()
-    from hsstore.storage.journal import header_line  # noqa: PLC0415
-
     line = header_line(store.identity.uuid, 0, 3, "a" * 16, origin)
     (folder / keys.STAGED_JOURNAL).write_bytes(line)
     extract(store, CountingSource(store.identity))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from numpy.typing import NDArray
 
 from hsstore.errors import SampleAbsent, SampleDamaged, SampleMissing
@@ -143,12 +144,10 @@ def test_a_file_that_cannot_be_opened_raises_one_error(store: Store) -> None:
 def test_an_open_reader_follows_a_replaced_shard(store: Store) -> None:
     reader = Reader(store)
     check(store, reader, 2)
+    damage(store, 40)
     replace(store, 1)
     check(store, reader, 2)
-    replace(store, 1)
-    replace(store, 1)
-    check(store, reader, 2)
-    assert reader._open[1].marker.version.generation == 4
+    assert reader._open[1].marker.version.generation == 2
 
 
 def test_a_reader_opened_before_a_replacement_finds_the_new_generation(store: Store) -> None:
@@ -172,7 +171,7 @@ def test_chunks_may_lie_in_any_order(tmp_path: Path) -> None:
     index = encode_index(moved, store.identity.geometry)
     chunks = (raw[c.offset : c.offset + size] for c in reversed(manifest.chunks))
     path.write_bytes(b"".join(chunks) + index)
-    document = marker.to_document() | {"index_xxh3_64": readers.xxhash.xxh3_64_hexdigest(index)}
+    document = marker.to_document() | {"index_xxh3_64": xxhash.xxh3_64_hexdigest(index)}
     (store.root / marker.name).write_bytes(seal(document))
     check(store, Reader(store), 2)
 

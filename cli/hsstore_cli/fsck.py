@@ -1,0 +1,161 @@
+"""hsstore fsck."""
+
+import shlex
+from collections import defaultdict
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from hsstore.model.finding import Finding, Level, Summary
+from hsstore_cli import render
+from hsstore_cli.exit_codes import OK, PROBLEMS, STOPPED
+from hsstore_cli.options import Command, json_option, shards_option, store_argument
+
+SHOWN_KEYS = 6
+
+
+@click.command(
+    cls=Command,
+    examples=["hsstore fsck /data/states --level manifest"],
+    exits={
+        OK: "everything that was checked is sound; there may be warnings and notes",
+        PROBLEMS: "errors were found: damage, absent samples, shards that are not there yet",
+    },
+)
+@store_argument
+@click.option(
+    "--level",
+    type=click.Choice(get_args(Level)),
+    default="data",
+    show_default=True,
+    help="quick: markers and sizes; manifest: and all documents, indexes, token files and arrays; "
+    "data: and every stored chunk.",
+)
+@shards_option
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="How many threads read and hash; by default one a CPU, at most 4.",
+)
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    store: Path,
+    level: Level,
+    shards: range | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Check a store and name what is damaged; writes nothing.
+
+    Every finding says where the damage is, which samples it concerns and how to mend it. With
+    --json, findings are JSON lines and the last line is the summary.
+    """
+    from hsstore.integrity.fsck import fsck  # noqa: PLC0415 - keeps the help light
+
+    with render.progress() as progress:
+        run = fsck(store, level, shards=shards, threads=threads, progress=progress)
+        page = _Page(store, shards, as_json=as_json)
+        try:
+            for finding in run:
+                page.add(finding)
+        except KeyboardInterrupt:
+            page.interrupted = True
+    page.end(run.summary)
+    if not run.summary.sound:
+        ctx.exit(PROBLEMS)
+    ctx.exit(STOPPED if page.interrupted else OK)
+
+
+class _Page:
+    """Writes findings as they come; what repeats shard by shard is gathered for the end."""
+
+    def __init__(self, store: Path, shards: range | None, *, as_json: bool) -> None:
+        self.interrupted = False
+        self._store = store
+        self._shards = shards
+        self._json = as_json
+        self._missing: list[int] = []
+        self._commands: dict[str, bool] = defaultdict(bool)
+
+    def add(self, finding: Finding) -> None:
+        if finding.repair and finding.severity != "note":
+            self._commands[finding.repair] = True
+        if self._json:
+            render.emit_json(finding.to_json())
+        elif finding.kind == "shard-missing" and finding.shard is not None:
+            self._missing.append(finding.shard)
+        else:
+            click.echo("\n".join(finding_lines(finding)))
+
+    def end(self, summary: Summary) -> None:
+        if self._json:
+            render.emit_json(summary.to_json())
+            return
+        if self._missing:
+            shards = "shard" if len(self._missing) == 1 else f"{len(self._missing)} shards:"
+            click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
+        click.echo("\n".join(summary_lines(summary, interrupted=self.interrupted)))
+        if self._commands:
+            click.echo(f"To mend it: {self._command()}")
+
+    def _command(self) -> str:
+        """The one command that mends everything that was found."""
+        if len(self._commands) == 1:
+            return next(iter(self._commands))
+        words = ["hsstore repair", shlex.quote(str(self._store))]
+        if self._shards is not None:
+            words.append(f"--shards {self._shards.start}-{self._shards.stop - 1}")
+        if any("--source" in line for line in self._commands):
+            words.append("--source transformers:PATH")
+        return " ".join([*words, "--apply"])
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """A finding for people: what, where, whom it concerns, the evidence."""
+    where = [] if finding.shard is None else [f"shard {finding.shard}"]
+    where += [] if finding.chunk is None else [f"chunk {finding.chunk}"]
+    where += [finding.path] if finding.path else []
+    if finding.byte_range:
+        where.append(f"bytes {finding.byte_range[0]} to {finding.byte_range[1]}")
+    lines = [f"{finding.severity} {finding.kind}: {finding.detail}"]
+    lines += [f"  {', '.join(where)}"] if where else []
+    lines += [f"  samples: {sample_list(finding.samples)}"] if finding.samples else []
+    lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
+    return lines
+
+
+def sample_list(keys: tuple[str, ...]) -> str:
+    """The first few keys, and how many more."""
+    shown = ", ".join(keys[:SHOWN_KEYS])
+    more = len(keys) - SHOWN_KEYS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def summary_lines(summary: Summary, *, interrupted: bool) -> list[str]:
+    """What a run covered, for people."""
+    found = ", ".join(f"{count} {name}s" for name, count in summary.findings.items() if count)
+    reach = f"{summary.shards_checked} of {summary.shards_total} shards checked"
+    lines = [
+        f"{'Interrupted: ' if interrupted else ''}{reach} at level {summary.level}, "
+        f"{render.size(summary.bytes_checked)} hashed: {found or 'nothing wrong'}"
+    ]
+    if summary.samples_damaged:
+        lines.append(f"{summary.samples_damaged} samples are concerned")
+    if summary.unverified:
+        lines.append(f"{summary.unverified} samples could not be verified")
+    return lines
+
+
+def ranges(numbers: list[int]) -> str:
+    """Sorted numbers with neighbours collapsed: ``1, 3-7``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

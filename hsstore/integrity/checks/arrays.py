@@ -1,0 +1,79 @@
+"""Whether the Zarr token and sample arrays say what the plan and the token files say."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hsstore.integrity.plain_file import Trouble, read_plain
+from hsstore.integrity.subject import Subject
+from hsstore.model import keys
+from hsstore.model.finding import Finding
+from hsstore.storage.zarr_arrays import TABLE_CHUNK, ArrayChunk, shard_chunks, table_chunks
+
+
+def check_shard(subject: Subject, shard: int) -> Iterator[Finding]:
+    """Check one shard's chunks of input_ids and loss_mask against its token file."""
+    tokens = subject.tokens(shard)
+    if tokens is None:
+        return
+    for chunk in shard_chunks(shard, tokens, subject.store.identity.geometry):
+        yield from _compare(subject, chunk, shard)
+
+
+def check_tables(subject: Subject) -> Iterator[Finding]:
+    """Check the sample arrays, as far as the token files read so far prove them."""
+    for chunk, known in expected_tables(subject):
+        yield from _compare(subject, chunk, None, known=known)
+
+
+def expected_tables(subject: Subject) -> Iterator[tuple[ArrayChunk, bool]]:
+    """The chunks of the sample arrays, and whether every one of their values is known."""
+    table = subject.table
+    if table is None:
+        return
+    digests, known = np.zeros((len(table), 16), np.uint8), np.zeros(len(table), bool)
+    for shard, found in subject.token_digests.items():
+        samples = subject.samples(shard)
+        if len(samples) == len(found):
+            digests[samples], known[samples] = found, True
+    for chunk in table_chunks(table.start, table.length, digests):
+        first = _number(chunk.key) * TABLE_CHUNK
+        covered = bool(known[first : first + TABLE_CHUNK].all())
+        yield chunk, covered or not chunk.key.startswith(f"{keys.ZARR}/{keys.SAMPLE_DIGEST}/")
+
+
+def _number(key: str) -> int:
+    return int(key.split("/")[3])
+
+
+def _compare(
+    subject: Subject, chunk: ArrayChunk, shard: int | None, *, known: bool = True
+) -> Iterator[Finding]:
+    try:
+        raw = read_plain(subject.filesystem, subject.root, chunk.key)
+    except Trouble as trouble:
+        state, detail = str(trouble.state), trouble.detail
+    else:
+        state, detail = "damaged", _difference(raw, chunk, known=known)
+    if detail:
+        yield subject.finding(
+            f"array-{state}",
+            detail,
+            shard=shard,
+            samples=None if shard is None else subject.samples(shard),
+            path=chunk.key,
+            chunk=_number(chunk.key),
+        )
+
+
+def _difference(raw: bytes, chunk: ArrayChunk, *, known: bool) -> str:
+    """What is wrong with a chunk file, empty where nothing is."""
+    if len(raw) != chunk.size:
+        return f"it has {len(raw)} bytes, not {chunk.size}"
+    expected = chunk.data.ljust(chunk.size, b"\0")
+    if raw == expected or not known:
+        return ""
+    if not any(raw):
+        return "all zeros"
+    wrong = np.flatnonzero(np.frombuffer(raw, np.uint8) != np.frombuffer(expected, np.uint8))
+    return f"{len(wrong)} bytes differ from the token file, the first at {wrong[0]}"

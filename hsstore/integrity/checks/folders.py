@@ -1,0 +1,133 @@
+"""Whether the folders of the format are there, with nothing foreign in them."""
+
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from hsstore.integrity.plain_file import names_in
+from hsstore.integrity.subject import Subject
+from hsstore.model import keys
+from hsstore.model.finding import Finding
+from hsstore.storage.zarr_arrays import TABLE_CHUNK, metadata_documents
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Check the folders and what is listed in them; the quick part."""
+    for folder in keys.FOLDERS:
+        if not _is_folder(subject, folder):
+            there = subject.filesystem.exists(subject.root / folder)
+            detail = "something else is in place of the folder" if there else "the folder is gone"
+            yield subject.finding("folder-missing", detail, path=folder, mendable=not there)
+    yield from _foreign(subject, "", {keys.IDENTITY, *keys.FOLDERS})
+    plan = subject.store.plan
+    generations = {file.generation for file in plan.token_files}
+    allowed = {keys.tokens(g, 0).split("/")[1] for g in generations}
+    yield from _unknown(subject, keys.PLAN, lambda name: name in allowed or _plan(name))
+    for folder, known in _KNOWN.items():
+        yield from _unknown(subject, folder, partial(known, shards=plan.shards))
+
+
+def check_zarr(subject: Subject) -> Iterator[Finding]:
+    """Check that states.zarr is a pure Zarr group; one listing a shard."""
+    store = subject.store
+    expected = _tree(metadata_documents(store.identity, store.plan), _chunk_names(subject))
+    for folder in sorted(expected):
+        yield from _foreign(subject, folder, expected[folder])
+
+
+def check_tokens(subject: Subject) -> Iterator[Finding]:
+    """Check that the folders of token files hold nothing else."""
+    names: dict[int, set[str]] = {}
+    for shard, file in enumerate(subject.store.plan.token_files):
+        names.setdefault(file.generation, set()).add(keys.tokens(file.generation, shard))
+    for folder, allowed in _tree(name for files in names.values() for name in files).items():
+        if folder not in ("", keys.PLAN):
+            yield from _foreign(subject, folder, allowed)
+
+
+def _chunk_names(subject: Subject) -> Iterator[str]:
+    plan = subject.store.plan
+    for shard in range(plan.shards):
+        yield keys.shard_file(shard)
+        yield keys.array_chunk(keys.INPUT_IDS, shard)
+        yield keys.array_chunk(keys.LOSS_MASK, shard)
+    for chunk in range(-(-plan.samples // TABLE_CHUNK)):
+        for array in (keys.SAMPLE_START, keys.SAMPLE_LENGTH, keys.SAMPLE_DIGEST):
+            yield keys.array_chunk(array, chunk)
+
+
+def _tree(*listings: Iterable[str]) -> dict[str, set[str]]:
+    """Folder to the names in it, for a number of paths."""
+    tree: dict[str, set[str]] = {}
+    for listing in listings:
+        for name in listing:
+            parts = name.split("/")
+            for depth in range(1, len(parts)):
+                tree.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+    return tree
+
+
+def _foreign(subject: Subject, folder: str, allowed: set[str]) -> Iterator[Finding]:
+    yield from _unknown(subject, folder, lambda name: name in allowed)
+
+
+def _unknown(subject: Subject, folder: str, known: Callable[[str], bool]) -> Iterator[Finding]:
+    for name in names_in(subject.filesystem, subject.root, folder):
+        # A leading dot marks what an interrupted publish left.
+        if not name.startswith(".") and not known(name):
+            path = f"{folder}/{name}" if folder else name
+            detail = "the format does not know this name here"
+            yield subject.finding("foreign-file", detail, path=path, mendable=False)
+
+
+def _is_folder(subject: Subject, folder: str) -> bool:
+    try:
+        return stat.S_ISDIR(subject.filesystem.status(subject.root / folder).st_mode)
+    except OSError:
+        return False
+
+
+def _plan(name: str) -> bool:
+    found = keys.read_plan(name)
+    return found is not None and keys.plan(found).endswith(f"/{name}")
+
+
+def _marker(name: str, shards: int) -> bool:
+    found = keys.read_marker(name)
+    return (
+        found is not None
+        and found[0].shard < shards
+        and keys.marker(found[0], absent=found[1]).endswith(f"/{name}")
+    )
+
+
+def _manifest(name: str, shards: int) -> bool:
+    found = keys.read_manifest(name)
+    return (
+        found is not None and found[0].shard < shards and keys.manifest(*found).endswith(f"/{name}")
+    )
+
+
+def _intent(name: str, shards: int) -> bool:
+    found = keys.read_intent(name)
+    return found is not None and found.shard < shards and keys.intent(found).endswith(f"/{name}")
+
+
+def _claim(name: str, shards: int) -> bool:
+    found = keys.read_claim(name)
+    return found is not None and found[0] < shards
+
+
+def _stage(name: str, shards: int) -> bool:
+    found = keys.read_stage(name)
+    return found is not None and found[0] < shards
+
+
+_KNOWN: dict[str, Callable[..., bool]] = {
+    keys.COMMIT: _marker,
+    keys.MANIFEST: _manifest,
+    keys.INTENT: _intent,
+    keys.CLAIM: _claim,
+    keys.STAGE: _stage,
+    keys.WAIVER: lambda name, shards: False,  # noqa: ARG005 - the table's signature
+}

@@ -1,0 +1,80 @@
+"""What there is of a shard that no true marker vouches for."""
+
+from hsstore.integrity.checks import chunks
+from hsstore.integrity.checks.manifests import inconsistencies
+from hsstore.integrity.plain_file import Trouble, plain_status
+from hsstore.integrity.subject import ShardCase
+from hsstore.model import keys
+from hsstore.model.finding import Finding
+from hsstore.model.manifest import Chunk, Manifest
+from hsstore.storage.roll_forward import provable, valid_manifests
+
+
+def finding(case: ShardCase) -> Finding:
+    """The finding of a shard without any marker."""
+    subject, path = case.subject, keys.shard_file(case.shard)
+    samples = subject.samples(case.shard)
+    if not subject.filesystem.exists(subject.root / path):
+        case.lose(samples)
+        detail = f"{len(samples) or 'its'} samples were never extracted"
+        return case.finding("shard-missing", detail, source=True)
+    detail = examine(case)
+    return case.finding(
+        "marker-missing", detail, samples=samples, path=path, source=bool(case.lost)
+    )
+
+
+def examine(case: ShardCase) -> str:
+    """Hold the shard file against the manifests that there are; the verdict in words.
+
+    Sets ``case.provable``, or ``case.manifest`` to the one that saves most and ``case.lost`` to
+    what even that one cannot save.
+    """
+    subject = case.subject
+    if not subject.at_least("data"):
+        return "whether its shard file is whole shows at level data"
+    try:
+        status = plain_status(subject.filesystem, subject.root, keys.shard_file(case.shard))
+    except Trouble as trouble:
+        case.lose(subject.samples(case.shard))
+        return f"and of the shard file: {trouble.detail}"
+    case.file_bytes = status.st_size
+    if _provable(case):
+        case.provable = True
+        return "the shard file is whole: only its commit marker must be written again"
+    _choose(case)
+    if case.manifest is None:
+        return "no manifest says what the shard file holds"
+    return f"{len(case.lost)} of its samples are damaged too"
+
+
+def _provable(case: ShardCase) -> bool:
+    try:
+        return provable(case.subject.store, case.shard) is not None
+    except (OSError, OverflowError, ValueError, IndexError):
+        return False
+
+
+def _manifests(case: ShardCase) -> list[Manifest]:
+    try:
+        return [manifest for manifest, _ in valid_manifests(case.subject.store, case.shard)]
+    except OSError:
+        return []
+
+
+def _choose(case: ShardCase) -> None:
+    best: tuple[int, Manifest, dict[int, list[Chunk]]] | None = None
+    for manifest in _manifests(case):
+        if any(True for _ in inconsistencies(case, manifest)):
+            continue
+        case.manifest, case.lost = manifest, {s.sample: [] for s in manifest.absent}
+        chunks.lost_by_truncation(case, manifest)
+        for _ in chunks.check(case):
+            pass
+        if best is None or len(case.lost) < best[0]:
+            best = len(case.lost), manifest, case.lost
+    if best is None:
+        case.manifest = None
+        case.lose(case.subject.samples(case.shard))
+    else:
+        _, case.manifest, case.lost = best

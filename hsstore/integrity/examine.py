@@ -1,0 +1,106 @@
+"""Everything that is to be known of one shard, check by check."""
+
+from hsstore.integrity.checks import arrays, chunks, manifests, markers, shard_file, tokens
+from hsstore.integrity.plain_file import Trouble, names_in
+from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.model import keys
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import INTENT_KIND, Marker
+
+
+def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> ShardCase:
+    """Examine a shard to the level of ``subject``.
+
+    What looks damaged is looked at again if the shard's names changed meanwhile: it was being
+    replaced. While a replacement is decided but unfinished, the old version or the new may be in
+    place.
+    """
+    listing = listing or Listing(subject)
+    case = _examine(subject, shard, listing)
+    if case.findings:
+        fresh = Listing(subject)
+        if fresh.of(shard) != listing.of(shard):
+            case = _examine(subject, shard, fresh)
+    return case
+
+
+class Listing:
+    """The names in commit/ and intent/, by shard."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._markers: dict[int, list[tuple[ShardVersion, bool]]] = {}
+        self._intents: dict[int, list[ShardVersion]] = {}
+        for name in names_in(subject.filesystem, subject.root, keys.COMMIT):
+            found = keys.read_marker(name)
+            if found and keys.marker(found[0], absent=found[1]).endswith(f"/{name}"):
+                self._markers.setdefault(found[0].shard, []).append(found)
+        for name in names_in(subject.filesystem, subject.root, keys.INTENT):
+            intent = keys.read_intent(name)
+            if intent and keys.intent(intent).endswith(f"/{name}"):
+                self._intents.setdefault(intent.shard, []).append(intent)
+
+    def of(
+        self, shard: int
+    ) -> tuple[tuple[tuple[ShardVersion, bool], ...], tuple[ShardVersion, ...]]:
+        """The markers and the intents of a shard."""
+        return tuple(self._markers.get(shard, ())), tuple(self._intents.get(shard, ()))
+
+
+def _examine(subject: Subject, shard: int, listing: Listing) -> ShardCase:
+    case = ShardCase(subject, shard, *listing.of(shard))
+    if subject.at_least("manifest"):
+        case.findings += tokens.check(subject, shard)
+        case.findings += arrays.check_shard(subject, shard)
+    case.findings += markers.check_intents(case)
+    before = len(case.findings)
+    case.findings += markers.check(case)
+    _examine_committed(case)
+    if len(case.findings) > before:
+        _try_intents(case, before)
+    case.verified = len(subject.samples(shard)) - (len(case.lost) if _unproven(case) else 0)
+    return case
+
+
+def _examine_committed(case: ShardCase) -> None:
+    subject, marker = case.subject, case.marker
+    if marker is None:
+        return
+    size = [*shard_file.check_size(case)]
+    if subject.at_least("manifest") or size or marker.absent:
+        case.findings += manifests.check(case)
+        size = size and [*shard_file.check_size(case)]  # now that the manifest names samples
+    case.findings += size
+    if subject.at_least("manifest"):
+        case.findings += shard_file.check_index(case)
+    if subject.at_least("data"):
+        case.findings += chunks.check(case)
+
+
+def _try_intents(case: ShardCase, before: int) -> None:
+    """Take the version of an intent where that one is in place and whole."""
+    for version in case.intents:
+        marker = _intended(case, version)
+        if marker is None:
+            continue
+        other = ShardCase(case.subject, case.shard, case.markers, case.intents, marker=marker)
+        _examine_committed(other)
+        if not other.findings or all(f.kind == "sample-absent" for f in other.findings):
+            case.findings[before:] = other.findings
+            case.marker, case.manifest, case.lost = marker, other.manifest, other.lost
+            case.file_bytes, case.index_whole = other.file_bytes, True
+            case.bytes_checked += other.bytes_checked
+
+
+def _intended(case: ShardCase, version: ShardVersion) -> Marker | None:
+    name = keys.intent(version)
+    if name in case.discredited:
+        return None
+    try:
+        return markers.read_marker(case, name, INTENT_KIND)
+    except Trouble:
+        return None
+
+
+def _unproven(case: ShardCase) -> bool:
+    """Whether the shard's lost samples are so for want of a document, not of right bytes."""
+    return case.marker is None or case.manifest is None

@@ -1,0 +1,119 @@
+"""fsck: every check over every shard, read-only, as a stream of findings."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from hsstore.integrity.checks import arrays, folders, metadata, origins, plans
+from hsstore.integrity.examine import Listing, examine
+from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.model.finding import Finding, Level, Summary
+from hsstore.model.progress import Progress, Silent
+from hsstore.storage.store import Store
+
+PathLike = str | os.PathLike[str]
+
+
+def fsck(
+    store: Store | PathLike,
+    level: Level = "data",
+    *,
+    shards: range | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> "Fsck":
+    """Check a store, or a range of its shards; nothing is written.
+
+    ``level`` is ``quick`` (markers and sizes), ``manifest`` (and every document, index, token file
+    and array) or ``data`` (and every stored chunk). Iterate over the result for the findings; its
+    ``summary`` counts along. Raises NotAStore, UnsupportedFormat, InvalidDocument where the store
+    cannot be opened at all.
+    """
+    opened = store if isinstance(store, Store) else Store.open(Path(store))
+    return Fsck(Subject(opened, level, threads), shards, progress or Silent(), stop)
+
+
+class Fsck:
+    """One run of fsck: an iterator of findings. ``cases`` keeps what is known of unsound shards."""
+
+    def __init__(self, subject: Subject, shards: Iterable[int] | None, progress: Progress,
+                 stop: Callable[[], bool]) -> None:  # fmt: skip
+        plan = subject.store.plan
+        every = range(plan.shards)
+        self.subject = subject
+        self.shards = [*every] if shards is None else [k for k in shards if k in every]
+        self.summary = Summary(subject.level, plan.shards, unverified=self._samples())
+        self.cases: list[ShardCase] = []
+        self._progress = progress
+        self._stop = stop
+        self._damaged: set[tuple[int, str]] = set()
+
+    def __iter__(self) -> Iterator[Finding]:
+        try:
+            for finding in self._findings():
+                self._count(finding)
+                yield finding
+        finally:
+            self.subject.chunks.close()
+
+    def _findings(self) -> Iterator[Finding]:
+        subject = self.subject
+        yield from plans.check(subject)
+        yield from folders.check(subject)
+        if subject.at_least("manifest"):
+            yield from metadata.check(subject)
+            yield from folders.check_tokens(subject)
+            yield from folders.check_zarr(subject)
+        self._progress.start(len(self.shards), 0, "shards")
+        for case in self._cases():
+            self._settle(case)
+            yield from case.findings
+            self._progress.advance(1)
+        if self.summary.shards_checked < len(self.shards):
+            return
+        if subject.at_least("manifest"):
+            yield from arrays.check_tables(subject)
+            yield from origins.check(subject)
+        self.summary.complete = True
+
+    def _cases(self) -> Iterator[ShardCase]:
+        """Examine shards, several at once, in order."""
+        listing, ahead = Listing(self.subject), self.subject.chunks.threads
+        pending: deque[Future[ShardCase]] = deque()
+        with ThreadPoolExecutor(ahead, thread_name_prefix="examine") as pool:
+            try:
+                for shard in self.shards:
+                    if self._stop():
+                        return
+                    pending.append(pool.submit(examine, self.subject, shard, listing))
+                    if len(pending) > ahead:
+                        yield pending.popleft().result()
+                while pending:
+                    if self._stop():
+                        return
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+                if pending:
+                    self.subject.chunks.close()
+
+    def _settle(self, case: ShardCase) -> None:
+        summary = self.summary
+        summary.shards_checked += 1
+        summary.bytes_checked += case.bytes_checked
+        summary.unverified -= case.verified
+        if case.findings:
+            self.cases.append(case)
+
+    def _count(self, finding: Finding) -> None:
+        self.summary.findings[finding.severity] += 1
+        if finding.severity == "error" and finding.shard is not None:
+            self._damaged.update((finding.shard, key) for key in finding.samples or ())
+            self.summary.samples_damaged = len(self._damaged)
+
+    def _samples(self) -> int:
+        return sum(len(self.subject.samples(shard)) for shard in self.shards)

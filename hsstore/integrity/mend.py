@@ -1,0 +1,307 @@
+"""Mending one shard, under its claim: the next generation takes over every sample that is whole."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from hsstore.errors import OutOfSpace, Stopped, StoreError
+from hsstore.integrity.examine import Listing, examine
+from hsstore.integrity.plain_file import Trouble, plain_status
+from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.replica import Replica
+from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.model import keys
+from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import Manifest, StoredSample
+from hsstore.model.progress import Progress
+from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin
+from hsstore.storage.claim import Claim, claimed
+from hsstore.storage.commit import commit_new, commit_replacement, replay_intents
+from hsstore.storage.fill import fill
+from hsstore.storage.provenance import verify_origin
+from hsstore.storage.roll_forward import roll_forward
+from hsstore.storage.space import available
+from hsstore.storage.stage import open_stage
+from hsstore.storage.writer import ShardWriter, verified_chunks
+
+
+@dataclass(slots=True)
+class Mended:
+    """What was done so far, over all shards."""
+
+    replacements_finished: int = 0
+    rolled_forward: int = 0
+    shards_replaced: int = 0
+    samples_reextracted: int = 0
+    tokens_reextracted: int = 0
+    samples_failed: int = 0
+    samples_from_replica: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+OpenSource = Callable[[], HiddenStateSource]
+
+
+class Mender:
+    """Mends shards from what is whole of them, then a replica, then a source."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        source: OpenSource | None,
+        replica: Replica | None,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.subject = subject
+        self.store = subject.store
+        self.source: HiddenStateSource | None = None
+        self._open_source = source
+        self.replica = replica
+        self.progress = progress
+        self.stop = stop
+        self.done = Mended()
+
+    def open_source(self) -> HiddenStateSource | None:
+        """The source, opened when first asked for; IdentityMismatch if it is not the store's."""
+        if self.source is None and self._open_source is not None:
+            self.source = self._open_source()
+            verify_origin(self.store, self.source.origin())
+        return self.source
+
+    def close(self) -> None:
+        """Let go of the source, if it was opened."""
+        if self.source is not None:
+            self.source.close()
+
+    def mend(self, shard: int) -> None:
+        """Mend one shard as far as can be. ClaimedByAnother while a live writer holds it."""
+        store = self.store
+        with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
+            self._finish_intents(shard, claim)
+            case = examine(self.subject, shard)
+            quarantine = Quarantine.of_shard(store, _next_version(case), claim.writer)
+            try:
+                self._mend(case, claim, quarantine)
+            finally:
+                quarantine.close()
+
+    def _mend(self, case: ShardCase, claim: Claim, quarantine: Quarantine) -> None:
+        for name in case.discredited:
+            quarantine.set_aside(name)
+        if case.provable:
+            if roll_forward(self.store, case.shard):
+                self.done.rolled_forward += 1
+            return
+        if self._adopt_manifest(case, quarantine):
+            case = examine(self.subject, case.shard)
+        if self._has_work(case):
+            self._replace(case, claim, quarantine)
+
+    def _finish_intents(self, shard: int, claim: Claim) -> None:
+        """Finish what was decided; an intent that cannot be finished decides nothing."""
+        store = self.store
+        for version in Listing(self.subject).of(shard)[1]:
+            try:
+                replay_intents(store.filesystem, store.root, store.identity.geometry, shard)
+                self.done.replacements_finished += 1
+            except (StoreError, IsADirectoryError, NotADirectoryError) as error:
+                self.done.notes.append(str(error))
+                quarantine = Quarantine.of_shard(store, version, claim.writer)
+                quarantine.set_aside(keys.intent(version))
+                quarantine.close()
+
+    def _adopt_manifest(self, case: ShardCase, quarantine: Quarantine) -> bool:
+        """Copy the manifest that our marker names from the replica."""
+        if case.marker is None or case.manifest is not None or self.replica is None:
+            return False
+        raw = self.replica.manifest_of(case.marker)
+        if raw is None:
+            return False
+        quarantine.set_aside(case.marker.manifest_name)
+        self.store.filesystem.publish(self.store.root / case.marker.manifest_name, raw)
+        return True
+
+    def _has_work(self, case: ShardCase) -> bool:
+        """Whether a new generation would be better than what there is."""
+        if not case.subject.samples(case.shard):
+            return False
+        had = [s for s in case.lost if self._open_source or self._in_replica(case, s)]
+        salvageable = case.manifest is not None and len(case.lost) < len(
+            case.subject.samples(case.shard)
+        )
+        return bool(had) or (salvageable and is_unreadable(case))
+
+    def _in_replica(self, case: ShardCase, sample: int) -> StoredSample | None:
+        if self.replica is None:
+            return None
+        return self.replica.sample(case.shard, sample, _contents(case).get(sample))
+
+    # -- replacing -----------------------------------------------------------------------------
+
+    def _replace(self, case: ShardCase, claim: Claim, quarantine: Quarantine) -> None:
+        store, version = self.store, _next_version(case)
+        self._refuse_full_disk(case)
+        with self._stage(version, claim) as writer:
+            self._copy_whole(case, writer)
+            self._take_from_replica(case, writer)
+            self._compute(case, writer)
+            self._give_up(case, writer)
+            for chunk in sorted({c for chunks in case.lost.values() for c in chunks},
+                                key=lambda c: c.offset):  # fmt: skip
+                quarantine.keep_bytes(keys.shard_file(case.shard), chunk)
+            self._clear_the_way(case, quarantine)
+            staged = writer.finish()
+        quarantine.close()
+        if store.filesystem.exists(store.root / keys.shard_file(case.shard)) or case.markers:
+            commit_replacement(store.filesystem, store.root, staged, claim, store.identity.geometry)
+        else:
+            commit_new(store.filesystem, store.root, staged, claim)
+        self.done.shards_replaced += 1
+
+    @contextlib.contextmanager
+    def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
+        store = self.store
+        writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
+        try:
+            yield writer
+        except BaseException:
+            # The first error is the one to tell; what can still be kept is kept.
+            with contextlib.suppress(OSError):
+                writer.close()
+            raise
+        else:
+            writer.close()
+
+    def _copy_whole(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Copy every sample that is whole, verified once more on the way."""
+        manifest = case.manifest
+        kept = [s for s in manifest.samples if s.sample not in case.lost] if manifest else []
+        if manifest is None or not kept:
+            return
+        rows = self.store.identity.geometry
+        by_number = {chunk.chunk: chunk for chunk in manifest.chunks}
+        path, filesystem = self.store.root / keys.shard_file(case.shard), self.store.filesystem
+        with filesystem.opened(path) as fd:
+            for sample in kept:
+                if sample.sample in writer.journal.samples:
+                    continue
+                extent = self.store.samples.extent(sample.sample)
+                chunks = [by_number[number] for number in extent.chunk_range(rows)]
+                verified = verified_chunks(filesystem, fd, path, chunks)
+                if verified is None:
+                    case.lose([sample.sample], chunks)
+                else:
+                    writer.copy(sample, manifest.origins[sample.origin], verified)
+
+    def _take_from_replica(self, case: ShardCase, writer: ShardWriter) -> None:
+        contents = _contents(case)
+        for sample in _open(case, writer):
+            wanted = self._in_replica(case, sample)
+            if wanted and self.replica and self.replica.give(
+                writer, case.shard, wanted, wanted.key, contents.get(sample)
+            ):  # fmt: skip
+                self.done.samples_from_replica += 1
+
+    def _compute(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Have the source compute exactly the samples that are still lost."""
+        lost = _open(case, writer)
+        tokens = self.subject.tokens(case.shard)
+        source = self.open_source() if lost and tokens else None
+        if source is None or tokens is None:
+            return
+        extents = [self.store.samples.extent(sample) for sample in lost]
+        answers = fill(writer, tokens, extents, source, source.origin(),
+                       previous=_contents(case), stop=self.stop)  # fmt: skip
+        for extent, key, answer in answers:
+            if isinstance(answer, Extracted):
+                self.done.samples_reextracted += 1
+                self.done.tokens_reextracted += extent.rows
+            else:
+                self.done.samples_failed += 1
+                self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
+            self.progress.advance(extent.rows)
+        if self.stop():
+            raise Stopped("stopped; what was computed is kept", remedy="run the same command again")
+
+    def _give_up(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Settle what nobody has as absent: better missing by name than served wrong."""
+        manifest = case.manifest
+        absent = {a.sample: a for a in manifest.absent} if manifest else {}
+        origin = _some_origin(manifest, writer)
+        for sample in _open(case, writer):
+            if sample in writer.journal.failures or origin is None:
+                continue
+            extent = self.store.samples.extent(sample)
+            key = self.subject.keys(case.shard, [sample])[0]
+            before = absent.get(sample)
+            failed = (
+                Failed(sample, before.reason, before.detail, before.attempts)
+                if before
+                else Failed(sample, "damaged", "nothing that repair was given has it whole")
+            )
+            writer.fail(extent, key, failed, origin)
+
+    def _clear_the_way(self, case: ShardCase, quarantine: Quarantine) -> None:
+        """Keep a file that nothing explains; move away what a rename cannot replace."""
+        name = keys.shard_file(case.shard)
+        if case.marker is not None and case.manifest is None:
+            quarantine.set_aside(case.marker.manifest_name)
+        try:
+            plain_status(self.store.filesystem, self.store.root, name)
+        except Trouble as trouble:
+            if trouble.state == "damaged":
+                quarantine.set_aside(name)
+        else:
+            if case.manifest is None:
+                quarantine.keep_file(name)
+
+    def _refuse_full_disk(self, case: ShardCase) -> None:
+        needed = staged_bytes(case)
+        space = available(self.store.root)
+        if needed > space.available_bytes:
+            raise OutOfSpace(
+                f"shard {case.shard}: its next generation takes up to {needed} bytes, "
+                f"{space.available_bytes} are available",
+                place=str(self.store.root),
+                remedy="free space, then run the same command again",
+            )
+
+
+def staged_bytes(case: ShardCase) -> int:
+    """An upper bound of what the next generation of a shard and its quarantine take."""
+    geometry = case.subject.store.identity.geometry
+    table = case.subject.table
+    lengths = table.length[case.subject.samples(case.shard)].tolist() if table else []
+    rows = sum(geometry.chunks(int(n)) * geometry.chunk_rows for n in lengths)
+    damaged = sum(chunk.length for chunks in case.lost.values() for chunk in chunks)
+    return rows * geometry.row_bytes + geometry.index_bytes + damaged
+
+
+def is_unreadable(case: ShardCase) -> bool:
+    """Whether readers refuse the whole shard, whatever its samples are worth."""
+    size = case.marker.data_bytes if case.marker else None
+    return not case.index_whole or case.file_bytes != size
+
+
+def _contents(case: ShardCase) -> dict[int, str]:
+    """The content digests that the shard's samples had."""
+    return {s.sample: s.content for s in case.manifest.samples} if case.manifest else {}
+
+
+def _open(case: ShardCase, writer: ShardWriter) -> list[int]:
+    return sorted(case.lost.keys() - writer.journal.samples.keys())
+
+
+def _some_origin(manifest: Manifest | None, writer: ShardWriter) -> Origin | None:
+    known = [*(manifest.origins if manifest else ()), *writer.journal.origins]
+    return known[0] if known else None
+
+
+def _next_version(case: ShardCase) -> ShardVersion:
+    """One above every generation that was ever decided; the first of a shard that never was."""
+    seen = [version.generation for version, _ in case.markers]
+    seen += [version.generation for version in case.intents]
+    seen += [case.manifest.version.generation] if case.manifest else []
+    return ShardVersion(case.shard, max(seen, default=0) + 1)

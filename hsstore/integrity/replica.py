@@ -1,0 +1,92 @@
+"""Taking verified samples from another copy of the same store."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hsstore.errors import IdentityMismatch, SampleUnavailable, StoreError
+from hsstore.model.manifest import Manifest, StoredSample
+from hsstore.model.marker import Marker
+from hsstore.storage import digest
+from hsstore.storage.reader import Reader
+from hsstore.storage.store import Store
+from hsstore.storage.writer import ShardWriter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Replica:
+    """A store of the same samples, states and plan; nothing of it is used unverified."""
+
+    def __init__(self, store: Store, path: str | Path) -> None:
+        """Raise IdentityMismatch where the store at ``path`` holds something else."""
+        self.store = Store.open(path)
+        self._target = store
+        self._reader = Reader(self.store)
+        ours, theirs = _what(store), _what(self.store)
+        if ours != theirs:
+            differing = [name for name in ours if ours[name] != theirs[name]]
+            raise IdentityMismatch(
+                f"the replica differs from the store in {', '.join(differing)}",
+                place=str(self.store.root),
+                remedy="give a copy of the same store",
+            )
+
+    def sample(self, shard: int, sample: int, content: str | None) -> StoredSample | None:
+        """What the replica's manifest says of a sample; None unless its content is the one wanted.
+
+        ``content`` None takes any: what the store had is not known any more.
+        """
+        manifest = self._manifest(shard)
+        found = [s for s in manifest.samples if s.sample == sample] if manifest else []
+        return found[0] if found and content in (None, found[0].content) else None
+
+    def manifest_of(self, marker: Marker) -> bytes | None:
+        """The very manifest that a marker names, if the replica still has it."""
+        path = self.store.root / marker.manifest_name
+        try:
+            raw = self.store.filesystem.read(path)
+            self.store.manifest(marker)
+        except (OSError, StoreError):
+            return None
+        return raw
+
+    def give(self, writer: ShardWriter, shard: int, wanted: StoredSample, key: str,
+             previous: str | None) -> bool:  # fmt: skip
+        """Stage a sample from the replica's bytes; False where those are damaged too."""
+        manifest = self._manifest(shard)
+        if manifest is None:
+            return False
+        try:
+            states: NDArray[Any] = self._reader.read(wanted.sample, verify=True)
+        except (SampleUnavailable, OSError):
+            return False
+        if digest.content_digest(states) != wanted.content:
+            return False
+        extent = self._target.samples.extent(wanted.sample)
+        writer.add(
+            extent, key, np.ascontiguousarray(states), manifest.origins[wanted.origin],
+            previous=previous if previous != wanted.content else wanted.previous,
+        )  # fmt: skip
+        return True
+
+    def _manifest(self, shard: int) -> Manifest | None:
+        try:
+            return self.store.manifest(self.store.marker(shard))
+        except (OSError, StoreError):
+            return None
+
+
+def _what(store: Store) -> dict[str, object]:
+    """What must be equal for two stores to hold the same states; the codec may differ."""
+    identity, plan = store.identity, store.plan
+    return {
+        "model": identity.model,
+        "capture": identity.capture,
+        "chunk rows": identity.chunk_rows,
+        "shard rows": identity.shard_rows,
+        "dataset": plan.dataset,
+        "sample table": plan.sample_table,
+    }

@@ -1,0 +1,161 @@
+"""Writing again what follows from the rest of the store: folders, metadata, tokens, arrays."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hsstore.errors import StoreError
+from hsstore.integrity.checks import arrays, folders, metadata, tokens
+from hsstore.integrity.plain_file import Trouble, plain_status
+from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.subject import Subject
+from hsstore.model import keys
+from hsstore.storage import token_file
+from hsstore.storage.sample_table import SampleTable
+from hsstore.storage.store import Store
+from hsstore.storage.token_file import ShardTokens
+from hsstore.storage.zarr_arrays import ArrayChunk, metadata_documents, shard_chunks
+
+
+class Restorer:
+    """Writes derived files again. Each is put in place whole, by a rename."""
+
+    def __init__(self, store: Store, replica: Store | None = None) -> None:
+        self._store = store
+        self._filesystem = store.filesystem
+        self._replica = replica
+        self._quarantine = Quarantine(store, f"derived.{secrets.token_hex(8)}")
+
+    def restore_all(self, shards: Sequence[int]) -> Subject:
+        """Restore what can be; the subject knows the tokens of all shards that were looked at."""
+        subject = Subject(self._store, "manifest")
+        self._restore_folders(subject)
+        self._restore_metadata(subject)
+        for shard in shards:
+            self._restore_tokens(subject, shard)
+        # What the sample arrays lacked, the token files may prove now.
+        subject = Subject(Store(self._store.root, self._store.identity, self._store.plan,
+                                self._filesystem), "manifest")  # fmt: skip
+        for shard in shards:
+            self._restore_shard_arrays(subject, shard)
+        self._restore_tables(subject)
+        self._quarantine.close()
+        return subject
+
+    def _restore_folders(self, subject: Subject) -> None:
+        for finding in folders.check(subject):
+            if finding.kind == "folder-missing" and finding.path:
+                self._filesystem.make_folder(self._store.root / finding.path)
+
+    def _restore_metadata(self, subject: Subject) -> None:
+        documents = metadata_documents(self._store.identity, self._store.plan)
+        for finding in metadata.check(subject):
+            if finding.path:
+                self._put(finding.path, documents[finding.path])
+
+    def _restore_tokens(self, subject: Subject, shard: int) -> None:
+        for finding in tokens.check(subject, shard):
+            raw = self._rebuilt_tokens(shard)
+            if finding.path and raw is not None:
+                self._put(finding.path, raw)
+                list(tokens.check(subject, shard))
+
+    def _rebuilt_tokens(self, shard: int) -> bytes | None:
+        """The bytes of a token file that the plan's digest proves."""
+        planned = self._store.plan.token_files[shard]
+        for rebuild in (self._tokens_of_replica, self._tokens_of_arrays):
+            try:
+                raw = rebuild(shard)
+            except (StoreError, OSError, LookupError, ValueError):
+                continue
+            if raw is not None and xxhash.xxh3_128_hexdigest(raw) == planned.xxh3_128:
+                return raw
+        return None
+
+    def _tokens_of_replica(self, shard: int) -> bytes | None:
+        if self._replica is None:
+            return None
+        file = self._replica.plan.token_files[shard]
+        return self._replica.filesystem.read(
+            self._replica.root / keys.tokens(file.generation, shard)
+        )
+
+    def _tokens_of_arrays(self, shard: int) -> bytes:
+        """Token ids and masks from the Zarr arrays, keys from the manifest."""
+        store, table = self._store, self._store.samples
+        samples = table.shard_samples(shard)
+        manifest = store.manifest(store.marker(shard))
+        named = {stored.sample: stored.key for stored in manifest.samples}
+        named |= {absent.sample: absent.key for absent in manifest.absent}
+        rows = _rows(table, samples)
+        return token_file.encode(
+            ShardTokens(
+                first_sample=samples.start,
+                keys=tuple(named[sample] for sample in samples),
+                lengths=table.length[samples.start : samples.stop],
+                input_ids=np.frombuffer(self._array(keys.INPUT_IDS, shard), "<i4")[rows],
+                loss_mask=np.frombuffer(self._array(keys.LOSS_MASK, shard), np.uint8)[rows],
+            )
+        )
+
+    def _array(self, name: str, shard: int) -> bytes:
+        return self._filesystem.read(self._store.root / keys.array_chunk(name, shard))
+
+    def _restore_shard_arrays(self, subject: Subject, shard: int) -> None:
+        list(tokens.check(subject, shard))
+        known = subject.tokens(shard)
+        damaged = {finding.path for finding in arrays.check_shard(subject, shard)}
+        if known is not None and damaged:
+            for chunk in shard_chunks(shard, known, self._store.identity.geometry):
+                if chunk.key in damaged:
+                    self._put_chunk(chunk)
+
+    def _restore_tables(self, subject: Subject) -> None:
+        damaged = {finding.path for finding in arrays.check_tables(subject)}
+        if not damaged:
+            return
+        for shard in range(self._store.plan.shards):
+            if shard not in subject.token_digests:
+                list(tokens.check(subject, shard))
+        for chunk, known in arrays.expected_tables(subject):
+            if chunk.key in damaged and known:
+                self._put_chunk(chunk)
+
+    # -- putting in place ----------------------------------------------------------------------
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._put_chunk(ArrayChunk(name, data, len(data)))
+
+    def _put_chunk(self, chunk: ArrayChunk) -> None:
+        path = self._store.root / chunk.key
+        self._clear(chunk.key)
+        self._filesystem.make_folders(path.parent, below=self._store.root)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        self._write(temporary, chunk)
+        self._filesystem.rename(temporary, path)
+        self._filesystem.sync_folder(path.parent)
+
+    def _clear(self, name: str) -> None:
+        """Move away what a rename cannot or must not replace: folders, links, special files."""
+        try:
+            plain_status(self._filesystem, self._store.root, name)
+        except Trouble as trouble:
+            if trouble.state == "damaged":
+                self._quarantine.set_aside(name)
+
+    def _write(self, path: Path, chunk: ArrayChunk) -> None:
+        with self._filesystem.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+            self._filesystem.write_at(fd, chunk.data, 0, path)
+            self._filesystem.truncate(fd, chunk.size, path)
+            self._filesystem.sync(fd, path)
+
+
+def _rows(table: SampleTable, samples: range) -> NDArray[np.int64]:
+    """The rows, within their shard, of all tokens of its samples."""
+    extents = [table.extent(sample) for sample in samples]
+    return np.concatenate([np.arange(e.first_row, e.first_row + e.rows) for e in extents])

@@ -1,0 +1,161 @@
+"""What a check is given: the store, how far to look, and how to word a finding about it."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hsstore.errors import StoreError
+from hsstore.integrity.chunk_reader import ChunkReader
+from hsstore.model.finding import LEVELS, Finding, Level, severity_of
+from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import Chunk, Manifest
+from hsstore.model.marker import Marker
+from hsstore.storage.sample_table import SampleTable
+from hsstore.storage.store import Store
+from hsstore.storage.token_file import ShardTokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SOURCE = "--source transformers:PATH"
+
+
+class Subject:
+    """A store under examination. Everything here survives whatever the store holds."""
+
+    def __init__(self, store: Store, level: Level = "data", threads: int | None = None) -> None:
+        self.store = store
+        self.chunks = ChunkReader(store.filesystem, threads)
+        self.filesystem = store.filesystem
+        self.root = store.root
+        self.level = level
+        self.origins: set[tuple[tuple[str, str], ...]] = set()
+        self.token_digests: dict[int, NDArray[np.uint8]] = {}
+
+    def at_least(self, level: Level) -> bool:
+        """Whether this run looks as deep as ``level``."""
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+    @cached_property
+    def table(self) -> SampleTable | None:
+        """Where the samples lie; None where nothing in the store proves it."""
+        try:
+            return self.store.samples
+        except (StoreError, OSError, LookupError, ValueError):
+            return None
+
+    def tokens(self, shard: int) -> ShardTokens | None:
+        """The tokens of a shard; None where its token file is not whole."""
+        try:
+            return self.store.tokens(shard)
+        except (StoreError, OSError, LookupError):
+            return None
+
+    def samples(self, shard: int) -> range:
+        """The global indexes of a shard's samples, empty where nothing proves them."""
+        return self.table.shard_samples(shard) if self.table else range(0)
+
+    def keys(self, shard: int, samples: Iterable[int]) -> tuple[str, ...]:
+        """The keys of samples; ``#index`` where the token file is lost."""
+        tokens = self.tokens(shard)
+        known = dict(enumerate(tokens.keys, tokens.first_sample)) if tokens else {}
+        return tuple(known.get(sample, f"#{sample}") for sample in samples)
+
+    def command(self, shard: int | None = None, *, source: bool = False) -> str:
+        """The exact command that mends."""
+        words = ["hsstore repair", shlex.quote(str(self.root))]
+        words += [f"--shards {shard}"] if shard is not None else []
+        words += [SOURCE] if source else []
+        return " ".join([*words, "--apply"])
+
+    def finding(  # noqa: PLR0913 - the members of a finding
+        self,
+        kind: str,
+        detail: str,
+        *,
+        shard: int | None = None,
+        samples: Sequence[int] | None = None,
+        path: str | None = None,
+        chunk: int | None = None,
+        byte_range: tuple[int, int] | None = None,
+        evidence: str | None = None,
+        source: bool = False,
+        mendable: bool = True,
+    ) -> Finding:
+        """A finding about this store; ``samples`` are global indexes."""
+        keys = None if shard is None or samples is None else self.keys(shard, samples)
+        return Finding(
+            kind=kind,
+            severity=severity_of(kind),
+            detail=detail,
+            shard=shard,
+            samples=keys,
+            path=None if path is None else printable(path),
+            chunk=chunk,
+            byte_range=byte_range,
+            evidence=evidence,
+            repair=self.command(shard, source=source) if mendable else None,
+        )
+
+
+@dataclass(slots=True)
+class ShardCase:
+    """One shard under examination: what its names say, then what its checks established.
+
+    ``lost`` maps each sample that must be made again to its chunks that are not what the manifest
+    says. ``discredited`` are markers and intents (paths) that say nothing true. ``provable`` says
+    of a shard without a true marker that a manifest proves all of it.
+    """
+
+    subject: Subject
+    shard: int
+    markers: tuple[tuple[ShardVersion, bool], ...]
+    intents: tuple[ShardVersion, ...]
+    findings: list[Finding] = field(default_factory=list)
+    marker: Marker | None = None
+    manifest: Manifest | None = None
+    file_bytes: int | None = None
+    index_whole: bool = True
+    provable: bool = False
+    lost: dict[int, list[Chunk]] = field(default_factory=dict)
+    discredited: list[str] = field(default_factory=list)
+    bytes_checked: int = 0
+    verified: int = 0
+
+    def finding(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        samples: Sequence[int] | None = None,
+        path: str | None = None,
+        chunk: int | None = None,
+        byte_range: tuple[int, int] | None = None,
+        evidence: str | None = None,
+        source: bool = False,
+    ) -> Finding:
+        """A finding about this shard."""
+        return self.subject.finding(
+            kind,
+            detail,
+            shard=self.shard,
+            samples=samples,
+            path=path,
+            chunk=chunk,
+            byte_range=byte_range,
+            evidence=evidence,
+            source=source,
+        )
+
+    def lose(self, samples: Iterable[int], chunks: Iterable[Chunk] = ()) -> None:
+        """Note that samples must be made again."""
+        for sample in samples:
+            self.lost.setdefault(sample, []).extend(chunks)
+
+
+def printable(name: str) -> str:
+    """A path that any terminal and JSON can show: undecodable bytes are escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()

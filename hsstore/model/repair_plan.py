@@ -1,0 +1,80 @@
+"""What a repair would do, step by step, before anything is written."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Action = Literal[
+    "make-folder",
+    "rewrite-metadata",
+    "rewrite-array",
+    "rebuild-tokens",
+    "finish-replacement",
+    "roll-forward",
+    "set-aside",
+    "extract",
+    "replace",
+]
+Provider = Literal["store", "replica", "source", "nobody"]
+
+DERIVED_ACTIONS: frozenset[Action] = frozenset(
+    {"make-folder", "rewrite-metadata", "rewrite-array", "rebuild-tokens"}
+)
+
+WORDS: dict[Action, str] = {
+    "make-folder": "make the folder again",
+    "rewrite-metadata": "write the Zarr metadata again",
+    "rewrite-array": "write the array chunk again",
+    "rebuild-tokens": "rebuild the token file",
+    "finish-replacement": "finish the replacement that was decided",
+    "roll-forward": "write the commit marker again",
+    "set-aside": "set aside what says nothing true",
+    "extract": "extract the shard",
+    "replace": "replace the shard by its next generation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, why, and who provides what is lost.
+
+    ``samples`` are the keys of samples that are made again or copied in, ``tokens`` theirs;
+    ``writes_bytes`` is an upper bound of what is staged. A provider ``nobody`` says that the step
+    cannot be done with what was given.
+    """
+
+    action: Action
+    reason: str
+    provider: Provider
+    shard: int | None = None
+    path: str | None = None
+    samples: tuple[str, ...] = ()
+    tokens: int = 0
+    writes_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON line of this step."""
+        return {"type": "step"} | {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """All steps in the order in which they are done; ``unmendable`` counts errors without one."""
+
+    steps: tuple[Step, ...]
+    unmendable: int = 0
+
+    @property
+    def shards(self) -> list[int]:
+        """The shards that a writer must claim, in order; derived files need no claim."""
+        steps = (step for step in self.steps if step.action not in DERIVED_ACTIONS)
+        return sorted({step.shard for step in steps if step.shard is not None})
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether states must be computed that nothing else has."""
+        return any(step.provider in ("source", "nobody") for step in self.steps)
+
+    @property
+    def lacks_source(self) -> bool:
+        """Whether nothing that was given provides what some step needs."""
+        return any(step.provider == "nobody" for step in self.steps)

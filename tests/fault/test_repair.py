@@ -1,0 +1,324 @@
+"""repair mends what fsck finds, from what is whole, a replica or a source, and nothing else."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from hsstore.errors import IdentityMismatch, OutOfSpace, Stopped, StoreError
+from hsstore.extraction.extractor import extract
+from hsstore.integrity.fsck import fsck
+from hsstore.integrity.repair import RepairResult, repair
+from hsstore.model import keys
+from hsstore.model.source import HiddenStateSource, Request
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.space import Space, available
+from hsstore.storage.store import Store
+from hsstore.testing import damage
+from hsstore.testing.created_stores import contents, empty_store, filled_store
+from hsstore.testing.damage import CORPUS, SHARD, Damage
+from hsstore.testing.hashed_source import HashedSource
+
+
+@pytest.fixture(scope="module", params=["none", "blosc-zstd"])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled_store(tmp_path_factory.mktemp("filled") / "store", codec=request.param).root
+
+
+@pytest.fixture
+def store(filled: Path, tmp_path: Path) -> Store:
+    return Store.open(copytree(filled, tmp_path / "store"))
+
+
+def mend(store: Store, source: HiddenStateSource | None = None, **options: object) -> RepairResult:
+    opener = None if source is None else lambda: source
+    return repair(store.root, source=opener, apply=True, **options)  # type: ignore[arg-type]
+
+
+def kinds(root: Path) -> list[str]:
+    return [finding.kind for finding in fsck(root, threads=1)]
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
+def test_corpus_is_mended_and_only_lost_samples_are_computed(
+    store: Store, filled: Path, entry: Damage
+) -> None:
+    healthy = contents(store)
+    entry.inflict(store)
+    lost = {
+        key
+        for finding in fsck(store.root, threads=1)
+        for key in finding.samples or ()
+        if finding.severity == "error"
+    }
+    source = HashedSource(store.identity)
+    result = mend(store, source)
+    assert result.corrected, result
+    assert kinds(store.root) == []
+    assert contents(Store.open(store.root)) == healthy
+    assert {f"s{n}" for n in source.asked} == (lost if entry.remade else set())
+    assert source.tokens == result.done.tokens_reextracted
+
+
+@pytest.mark.parametrize("entry", [e for e in CORPUS if e.remade], ids=lambda entry: entry.name)
+def test_a_replica_of_either_codec_serves_as_source(
+    store: Store, filled: Path, tmp_path: Path, entry: Damage
+) -> None:
+    other = "none" if store.identity.codec != "none" else "blosc-zstd"
+    replica = filled_store(tmp_path / "replica", codec=other)
+    healthy = contents(store)
+    entry.inflict(store)
+    source = HashedSource(store.identity)
+    result = mend(store, source, replica=replica.root)
+    assert result.corrected
+    assert result.done.samples_from_replica > 0
+    assert source.asked == []
+    assert contents(Store.open(store.root)) == healthy
+    assert kinds(store.root) == []
+
+
+def test_a_lost_manifest_comes_back_from_a_copy(store: Store, filled: Path) -> None:
+    (store.root / store.marker(SHARD).manifest_name).unlink()
+    result = mend(store, replica=filled)
+    assert result.corrected
+    assert result.done.samples_from_replica == 0
+    assert store.marker(SHARD).version.generation == 1
+    assert kinds(store.root) == []
+
+
+def test_damaged_bytes_of_a_replica_are_not_taken(
+    store: Store, filled: Path, tmp_path: Path
+) -> None:
+    replica = copytree(filled, tmp_path / "replica")
+    for root in (store.root, replica):
+        damage.flip_bit(root / keys.shard_file(SHARD), 100)
+    source = HashedSource(store.identity)
+    assert mend(store, source, replica=replica).corrected
+    assert len(source.asked) == 1
+
+
+def test_nothing_is_written_unless_told(store: Store) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    before = snapshot(store.root)
+    result = repair(store.root, source=unopened)
+    assert snapshot(store.root) == before
+    (step,) = result.plan.steps
+    assert (step.action, step.provider, step.shard, step.samples) == (
+        "replace", "source", SHARD, ("s3",),
+    )  # fmt: skip
+    assert step.tokens == 30
+    assert not result.corrected
+
+
+def test_a_sound_store_is_left_alone(store: Store) -> None:
+    before = snapshot(store.root)
+    result = repair(store.root, source=unopened, apply=True)
+    assert (result.found, result.plan.steps, result.applied) == (0, (), False)
+    assert snapshot(store.root) == before
+
+
+def test_without_a_source_the_plan_says_so_and_nothing_changes(store: Store) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    before = snapshot(store.root)
+    result = mend(store)
+    assert result.plan.lacks_source
+    assert [f.kind for f in result.remaining] == ["chunk-damaged"]
+    after = {n: b for n, b in snapshot(store.root).items() if not n.startswith(keys.CLAIM)}
+    assert after == before
+
+
+def test_truncated_without_source_keeps_what_is_whole(store: Store) -> None:
+    """What is cut off becomes absent by name; the rest can be read again, and later mended."""
+    healthy = contents(store)
+    damage.resize(store.root / keys.shard_file(SHARD), -2000)
+    result = mend(store)
+    absent = {key for f in result.remaining for key in f.samples or ()}
+    assert {f.kind for f in result.remaining} == {"sample-absent"}
+    now = contents(Store.open(store.root))
+    assert now == {key: digest for key, digest in healthy.items() if key not in absent}
+    source = HashedSource(store.identity)
+    assert mend(store, source).corrected
+    assert {f"s{n}" for n in source.asked} == absent
+    assert contents(Store.open(store.root)) == healthy
+
+
+def test_damaged_bytes_go_to_quarantine_with_a_note(store: Store) -> None:
+    path = store.root / keys.shard_file(SHARD)
+    damage.flip_bit(path, 100)
+    chunk = min(store.manifest(store.marker(SHARD)).chunks, key=lambda c: c.offset)
+    damaged = path.read_bytes()[: chunk.length]
+    mend(store, HashedSource(store.identity))
+    (folder,) = (store.root / keys.QUARANTINE).iterdir()
+    assert folder.name.startswith("00000001-000002.")
+    note, kept = sorted(folder.iterdir(), key=lambda p: p.name != "note.json")
+    assert chunk.xxh3_64.encode() in note.read_bytes()
+    assert kept.read_bytes() == damaged
+
+
+def test_a_re_extracted_sample_names_the_digest_it_replaces(store: Store) -> None:
+    before = contents(store)
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    mend(store, HashedSource(store.identity))
+    manifest = store.manifest(store.marker(SHARD))
+    assert manifest.version.generation == 2
+    assert {s.key: s.previous for s in manifest.samples if s.previous} == {"s3": before["s3"]}
+
+
+def test_unfinished_store_is_extracted(tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store")
+    extract(store, HashedSource(store.identity), shards=range(2))
+    source = HashedSource(store.identity)
+    result = mend(store, source)
+    assert [step.action for step in result.plan.steps] == ["extract"] * (store.plan.shards - 2)
+    assert result.corrected
+    assert set(source.asked) == {
+        s for k in range(2, store.plan.shards) for s in store.samples.shard_samples(k)
+    }
+
+
+def test_a_sample_that_fails_again_stays_absent(tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store")
+    extract(store, HashedSource(store.identity, failing=[4, 5]))
+    result = mend(store, HashedSource(store.identity, failing=[5]))
+    assert [(f.kind, f.samples) for f in result.remaining] == [("sample-absent", ("s5",))]
+    assert mend(store, HashedSource(store.identity)).corrected
+    assert kinds(store.root) == []
+
+
+class Interrupted(HashedSource):
+    """Dies in front of the n-th request."""
+
+    left = 2
+
+    def states(self, requests):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+        def some() -> Iterator[Request]:
+            for request in requests:
+                if self.left == 0:
+                    raise KeyboardInterrupt
+                self.left -= 1
+                yield request
+
+        return super().states(some())
+
+
+def test_an_interrupted_repair_goes_on(store: Store) -> None:
+    healthy = contents(store)
+    (store.root / keys.shard_file(SHARD)).unlink()
+    first, second = Interrupted(store.identity), HashedSource(store.identity)
+    with pytest.raises(KeyboardInterrupt):
+        mend(store, first)
+    assert mend(store, second).corrected
+    assert sorted(first.asked + second.asked) == list(store.samples.shard_samples(SHARD))
+    assert contents(Store.open(store.root)) == healthy
+
+
+def test_stopping_keeps_what_was_computed(store: Store) -> None:
+    (store.root / keys.shard_file(SHARD)).unlink()
+    source = HashedSource(store.identity)
+    with pytest.raises(Stopped):
+        mend(store, source, stop=lambda: len(source.asked) > 0)
+    again = HashedSource(store.identity)
+    assert mend(store, again).corrected
+    assert set(again.asked).isdisjoint(source.asked)
+
+
+def test_another_model_is_refused_before_anything_is_written(store: Store) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    before = snapshot(store.root)
+    with pytest.raises(IdentityMismatch, match="config"):
+        mend(store, HashedSource(store.identity, match={"config": "0" * 32}))
+    assert snapshot(store.root) == before
+
+
+def test_a_replica_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+    other = filled_store(tmp_path / "other", seed=8)
+    with pytest.raises(IdentityMismatch, match="dataset"):
+        mend(store, replica=other.root)
+
+
+def test_a_full_disk_is_refused_before_writing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(path: Path) -> Space:
+        found = available(path)
+        return Space(found.path, found.device, found.total_bytes, found.total_bytes, 0, None)
+
+    monkeypatch.setattr("hsstore.integrity.mend.available", nothing)
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    with pytest.raises(OutOfSpace, match="shard 1"):
+        mend(store, HashedSource(store.identity))
+    assert store.marker(SHARD).version.generation == 1
+
+
+def test_a_folder_behind_a_link_is_left_to_a_person(store: Store, tmp_path: Path) -> None:
+    (store.root / keys.MANIFEST).rename(tmp_path / "elsewhere")
+    (store.root / keys.MANIFEST).symlink_to(tmp_path / "elsewhere")
+    assert "folder-missing" in kinds(store.root)
+    with pytest.raises(StoreError, match="put the real folder back"):
+        mend(store, HashedSource(store.identity))
+
+
+class DiesAtRename(Filesystem):
+    """Dies when a staged shard file would be renamed into place: after the decision."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.name == keys.STAGED_DATA:
+            raise KeyboardInterrupt
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_decided_replacement_is_finished_or_set_aside(store: Store, *, torn: bool) -> None:
+    healthy = contents(store)
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    dying = Store.open(store.root, filesystem=DiesAtRename())
+    source = HashedSource(store.identity)
+    with pytest.raises(KeyboardInterrupt):
+        repair(dying, source=lambda: source, apply=True)
+    (intent,) = (store.root / keys.INTENT).iterdir()
+    assert "intent-pending" in kinds(store.root)
+    if torn:
+        damage.flip_bit(intent)
+        assert "intent-invalid" in kinds(store.root)
+    again = HashedSource(store.identity)
+    assert mend(store, again).corrected
+    assert again.asked == []
+    assert kinds(store.root) == []
+    assert contents(Store.open(store.root)) == healthy
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_twenty_seeded_places(store: Store, seed: int) -> None:
+    """A random hurt in a random place is named, mended with the least work, and gone."""
+    healthy, numbers = contents(store), random.Random(seed)  # noqa: S311 - a seeded choice
+    shard = numbers.randrange(store.plan.shards)
+    path = store.root / keys.shard_file(shard)
+    size = path.stat().st_size
+    hurts = (
+        lambda: damage.flip_bit(path, numbers.randrange(size), numbers.randrange(8)),
+        lambda: damage.resize(path, -numbers.randrange(1, size)),
+        path.unlink,
+        (store.root / store.marker(shard).name).unlink,
+        lambda: damage.zero(path, numbers.randrange(size) // 4096 * 4096, 4096),
+    )
+    hurts[seed % len(hurts)]()
+    findings = [f for f in fsck(store.root, threads=1) if f.severity == "error"]
+    assert findings
+    assert all(f.shard == shard and f.samples and f.repair for f in findings)
+    needing = [f for f in findings if "--source" in (f.repair or "")]
+    source = HashedSource(store.identity)
+    assert mend(store, source, shards=range(shard, shard + 1)).corrected
+    assert {f"s{n}" for n in source.asked} == {k for f in needing for k in f.samples or ()}
+    assert kinds(store.root) == []
+    assert contents(Store.open(store.root)) == healthy
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def unopened() -> HiddenStateSource:
+    raise AssertionError("no states need computing")
