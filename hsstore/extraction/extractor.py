@@ -16,9 +16,10 @@ from hsstore.model.source import (
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit_new
 from hsstore.storage.fill import fill
+from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.provenance import refuse_other_origin, verify_origin
-from hsstore.storage.roll_forward import finish_intents, roll_forward
-from hsstore.storage.stage import open_stage
+from hsstore.storage.roll_forward import roll_forward
+from hsstore.storage.stage import fence, open_stage
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
 
@@ -73,7 +74,7 @@ class _Extraction:
 
     def run(self, shards: range | None) -> ExtractionSummary:
         verify_origin(self.store, self.origin)
-        finish_intents(self.store)
+        clear_leftovers(self.store)
         committed = self.store.committed()
         self.summary.shards_committed_before = len(committed)
         wanted = shards if shards is not None else range(self.store.plan.shards)
@@ -83,8 +84,7 @@ class _Extraction:
         for shard in wanted:
             if shard in committed:
                 continue
-            if self.stop():
-                self.summary.stopped = True
+            if self._stopping():
                 break
             try:
                 self._shard(shard)
@@ -94,27 +94,35 @@ class _Extraction:
         return self.summary
 
     def _shard(self, shard: int) -> None:
-        store, version = self.store, ShardVersion(shard, 1)
+        store = self.store
         with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
-            if shard in store.committed():
-                self.summary.shards_committed_before += 1
-                return
-            if (marker := roll_forward(store, shard)) is not None:
-                self.progress.advance(marker.tokens)
-                self.progress.note(f"shard {shard} was whole but unmarked: committed")
-                self._count(marker)
-                return
-            with self._stage(version, claim) as writer:
-                self._fill(writer, shard)
-                if self.summary.stopped:
-                    return
-                staged = writer.finish()
-            commit_new(store.filesystem, store.root, staged, claim)
-            self._count(staged.marker)
+            try:
+                marker = self._commit(shard, claim)
+            except FileNotFoundError:
+                # A rival that took over has renamed our staging folder: then say just that.
+                claim.verify()
+                raise
+        if marker is not None:
+            self.summary.shards_committed += 1
+            self.summary.samples_absent += marker.absent
 
-    def _count(self, marker: Marker) -> None:
-        self.summary.shards_committed += 1
-        self.summary.samples_absent += marker.absent
+    def _commit(self, shard: int, claim: Claim) -> Marker | None:
+        store, version = self.store, ShardVersion(shard, 1)
+        fence(store.filesystem, store.root, shard, claim)
+        if shard in store.committed():
+            self.summary.shards_committed_before += 1
+            return None
+        if (marker := roll_forward(store, shard)) is not None:
+            self.progress.advance(marker.tokens)
+            self.progress.note(f"shard {shard} was whole but unmarked: committed")
+            return marker
+        with self._stage(version, claim) as writer:
+            self._fill(writer, shard)
+            if self.summary.stopped:
+                return None
+            staged = writer.finish()
+        commit_new(store.filesystem, store.root, staged, claim)
+        return staged.marker
 
     @contextlib.contextmanager
     def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:

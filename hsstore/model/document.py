@@ -45,8 +45,10 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 
 def seal(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a document with its seal filled in."""
+    """The bytes of a document with its seal filled in; ValueError for one that cannot be sealed."""
     unsealed = canonical({**document, "seal": UNSEALED})
+    if unsealed.count(_member(UNSEALED)) != 1:
+        raise ValueError("a member of the document looks like its seal")
     digits = xxhash.xxh3_128_hexdigest(unsealed)
     return unsealed.replace(_member(UNSEALED), _member(digits))
 

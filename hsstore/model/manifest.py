@@ -8,6 +8,7 @@ from typing import Any
 from hsstore.model.document import (
     FORMAT,
     Document,
+    Problem,
     array,
     hexadecimal,
     integer,
@@ -189,6 +190,8 @@ def chunk_fields(value: object, path: str) -> list[Any]:
         "length": integer(1),
         "xxh3_64": hexadecimal(16),
     }
+    if len(value) > len(names):
+        return [Problem(path, "length", f"{len(value)} items, not {len(names)}")]
     return record(names)(dict(zip(names, value, strict=False)), path)
 
 

@@ -23,6 +23,9 @@ KIND = "claim"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 
+# Writers of this process that hold a claim; one that could not remove its claim is not among them.
+_HELD: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -49,9 +52,14 @@ class Holder:
     def provably_dead(self) -> bool:
         """Whether the process is certainly gone; False wherever that cannot be seen from here."""
         here = Holder.this_process(self.writer)
+        if self == here:
+            return self.writer not in _HELD
         if (self.boot, self.pid_namespace) != (here.boot, here.pid_namespace):
             return False
-        return _started(self.pid) != self.started
+        started = _started(self.pid)
+        if started is None:
+            return not _exists(self.pid)
+        return started != self.started or _finished(self.pid)
 
 
 class Claim:
@@ -69,6 +77,7 @@ class Claim:
         self.document = document
         self._filesystem = filesystem
         self._path = path
+        _HELD.add(writer)
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
         self._heart.start()
@@ -87,6 +96,7 @@ class Claim:
 
     def release(self) -> None:
         """Give the shard up; what is staged stays for whoever claims it next."""
+        _HELD.discard(self.writer)
         self._released.set()
         self._heart.join()
         with contextlib.suppress(ClaimedByAnother, OSError):
@@ -113,11 +123,18 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     document = seal({"format": FORMAT, "kind": KIND, "store": store, "shard": shard, **own})
     try:
         filesystem.publish(path, document)
-    except FileExistsError:
-        raise _held(shard, "by a writer that came first") from None
-    for name in turns:
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.unlink(folder / name)
+        _clear(filesystem, folder, shard, turns)
+        highest = _turns(filesystem, folder, shard)[-1:]
+    except OSError as error:
+        _withdraw(filesystem, path, writer)
+        if isinstance(error, FileExistsError | FileNotFoundError):
+            raise _held(shard, "by a writer that came first") from None
+        raise
+    # Since the first listing, a rival may have taken this turn and given it up, and another have
+    # taken the next.
+    if highest != [path.name]:
+        _withdraw(filesystem, path, writer)
+        raise _held(shard, "by a writer that came first")
     return Claim(filesystem, path, shard, writer, document)
 
 
@@ -131,18 +148,38 @@ def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Itera
         claim.release()
 
 
+def _clear(filesystem: Filesystem, folder: Path, shard: int, turns: list[str]) -> None:
+    """Remove lower turns, and what writers that lost a turn or died trying left of it."""
+    temporary = [name for name in filesystem.names(folder) if name.startswith(_temporary(shard))]
+    for name in (*turns, *temporary):
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(folder / name)
+
+
+def _withdraw(filesystem: Filesystem, path: Path, writer: str) -> None:
+    with contextlib.suppress(OSError):
+        holder = read_holder(filesystem, path)
+        if holder is not None and holder.writer == writer:
+            filesystem.unlink(path)
+
+
+def _temporary(shard: int) -> str:
+    """How the names of a shard's temporary files in claim/ begin."""
+    return f".{shard:08d}-"
+
+
 def _may_take_over(filesystem: Filesystem, current: Path, shard: int) -> None:
     """ClaimedByAnother unless a claim's holder is provably dead, or its heartbeat stale."""
     holder = read_holder(filesystem, current)
     if holder is not None and holder.provably_dead():
         return
-    age = _age_seconds(filesystem, current)
+    age = _age_seconds(filesystem, current, shard)
     if age <= STALE_SECONDS:
         raise _held(shard, f"by a writer whose heartbeat is {age:.0f} s old")
 
 
-def _age_seconds(filesystem: Filesystem, path: Path) -> float:
-    probe = path.parent / f".now.{secrets.token_hex(4)}"
+def _age_seconds(filesystem: Filesystem, path: Path, shard: int) -> float:
+    probe = path.parent / f"{_temporary(shard)}now.{secrets.token_hex(4)}"
     filesystem.write_new(probe, b"")
     try:
         filesystem.touch(probe)
@@ -151,7 +188,8 @@ def _age_seconds(filesystem: Filesystem, path: Path) -> float:
     except FileNotFoundError:
         return 0.0
     finally:
-        filesystem.unlink(probe)
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(probe)
 
 
 def _held(shard: int, how: str) -> ClaimedByAnother:
@@ -188,6 +226,27 @@ def _started(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _finished(pid: int) -> bool:
+    """Whether a process only waits to be reaped; a thread stuck in a write keeps it unfinished."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX" and len(threads) <= 1
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process exists that /proc does not show: it may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 FIELDS: dict[str, Any] = {

@@ -77,16 +77,24 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
         # Somebody may have finished this very commit for us while we were stalled.
         if read_marker(filesystem, root / marker.name).writer != marker.writer:
             raise overtaken(marker.version.shard) from None
+        filesystem.sync_folder(root / keys.COMMIT)
     filesystem.remove_folder(within)
 
 
 def commit_replacement(
     filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim, geometry: Geometry
 ) -> None:
-    """Replace a committed shard by its next generation; publishing the intent decides it."""
+    """Replace a committed shard by its next generation; publishing the intent decides it.
+
+    ClaimedByAnother where another writer took over or came first.
+    """
     marker, within = staged.marker, staged.folder
     with _fenced(filesystem, staged):
         claim.verify()
+        shard, generation = marker.version.shard, marker.version.generation
+        found = committed_versions(filesystem, root).get(shard)
+        if found is None or found[0].generation != generation - 1:
+            raise overtaken(shard)
         filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
         intent = root / keys.intent(marker.version)
         filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
@@ -97,12 +105,13 @@ def replay_intents(
     filesystem: Filesystem, root: Path, geometry: Geometry, shard: int | None = None
 ) -> list[ShardVersion]:
     """Finish every decided replacement (of one shard, or of all); the versions finished."""
-    finished = []
-    for version in pending_intents(filesystem, root):
-        if shard in (None, version.shard):
-            intent = read_marker(filesystem, root / keys.intent(version), INTENT_KIND)
-            finish_replacement(filesystem, root, intent, geometry)
-            finished.append(version)
+    finished = [v for v in pending_intents(filesystem, root) if shard in (None, v.shard)]
+    if finished:
+        # Whoever published them may have been killed before this.
+        filesystem.sync_folder(root / keys.INTENT)
+    for version in finished:
+        intent = read_marker(filesystem, root / keys.intent(version), INTENT_KIND)
+        finish_replacement(filesystem, root, intent, geometry)
     return finished
 
 
@@ -116,19 +125,25 @@ def finish_replacement(
     if stage is not None:
         filesystem.make_folders(target.parent, below=root)
         filesystem.rename(stage / keys.STAGED_DATA, target)
-        filesystem.sync_folder(target.parent)
     elif not _is(filesystem, target, marker, geometry):
         raise StoreError(
             f"shard {version.shard}: a decided replacement has lost its staged file",
             place=str(root / keys.intent(version)),
             remedy=f"run: hsstore fsck {root}",
         )
-    with contextlib.suppress(FileExistsError):
-        filesystem.publish(root / marker.name, seal(marker.to_document()))
+    # Even if an earlier run did the rename or the marker: it may have been killed before the sync.
+    filesystem.sync_folder(target.parent)
+    left = stage or root / keys.stage(version.shard, marker.writer)
+    within = left if filesystem.exists(left) else None
+    try:
+        filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
+    except FileExistsError:
+        filesystem.sync_folder(root / keys.COMMIT)
     _remove_superseded(filesystem, root, version)
-    filesystem.unlink(root / keys.intent(version))
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.unlink(root / keys.intent(version))
     filesystem.sync_folder(root / keys.INTENT)
-    filesystem.remove_folder(stage or root / keys.stage(version.shard, marker.writer))
+    filesystem.remove_folder(left)
 
 
 @contextlib.contextmanager
@@ -163,7 +178,10 @@ def _stage_of(
     filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry
 ) -> Path | None:
     """The folder that still holds an intent's file; a takeover may have renamed it."""
-    for folder in staged_folders(filesystem, root, marker.version.shard):
+    own = root / keys.stage(marker.version.shard, marker.writer)
+    others = staged_folders(filesystem, root, marker.version.shard)
+    # The writer's own folder first: another attempt at the shard may have the same index.
+    for folder in (own, *others):
         if _is(filesystem, folder / keys.STAGED_DATA, marker, geometry):
             return folder
     return None

@@ -1,6 +1,6 @@
 """Filling a staging folder from a source: the samples asked for, each answered once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hsstore.errors import SourceError
 from hsstore.model.geometry import Extent
@@ -14,7 +14,7 @@ Filled = tuple[Extent, str, Extracted | Failed]
 def fill(
     writer: ShardWriter,
     tokens: ShardTokens,
-    wanted: Iterable[Extent],
+    wanted: Sequence[Extent],
     source: HiddenStateSource,
     origin: Origin,
     *,
@@ -28,10 +28,13 @@ def fill(
     leaves something unanswered.
     """
     asked: dict[int, tuple[Extent, str]] = {}
+    unanswered = len(wanted)
 
     def requests() -> Iterator[Request]:
-        for extent in wanted:
+        nonlocal unanswered
+        for n, extent in enumerate(wanted):
             if stop():
+                unanswered -= len(wanted) - n
                 return
             key, ids, _ = tokens.sample(extent.sample - tokens.first_sample)
             asked[extent.sample] = extent, key
@@ -46,6 +49,8 @@ def fill(
             writer.add(extent, key, answer.states, origin, previous=before)
         else:
             writer.fail(extent, key, answer, origin)
+        unanswered -= 1
         yield extent, key, answer
-    if asked:
-        raise SourceError(f"the source left {len(asked)} samples unanswered")
+    # Those that the source never came to ask for count too.
+    if unanswered:
+        raise SourceError(f"the source left {unanswered} samples unanswered")

@@ -43,6 +43,7 @@ class OpenShard:
         self._store = store
         self._manifest: Manifest | None = None
         self._chunks: dict[int, Chunk] | None = None
+        self.fd = -1
         self.fd = store.filesystem.open(self.path)
         try:
             self.index = self._read_index()
@@ -137,6 +138,8 @@ class Reader:
             raise ValueError(
                 f"out is {out.dtype} {out.shape}, not {self._dtype} {self.shape(sample)}"
             )
+        elif not out.flags.c_contiguous:
+            raise ValueError("out is not C-contiguous")
         try:
             self._fill(extent, out, verify=verify)
         except (Mismatch, InvalidDocument, OSError) as first:
@@ -146,12 +149,22 @@ class Reader:
         return out
 
     def _retry(self, extent: Extent, out: NDArray[Any], *, verify: bool) -> None:
-        """Look once more with fresh markers: the shard may have been replaced meanwhile."""
+        """Look once more with fresh markers: the shard may have been replaced meanwhile.
+
+        While a replacement is pending, the file in place may be its file without the index
+        telling so, since uncompressed generations have the same; both readings are right.
+        """
         self.refresh()
         try:
             self._fill(extent, out, verify=verify)
         except (Mismatch, InvalidDocument, FileNotFoundError) as error:
-            raise self.unavailable(SampleDamaged, extent, str(error)) from None
+            try:
+                replaced = self._open_replacement(extent.shard)
+                if replaced is None:
+                    raise
+                self._fill_from(replaced, extent, out, verify=verify)
+            except (Mismatch, InvalidDocument, FileNotFoundError):
+                raise self.unavailable(SampleDamaged, extent, str(error)) from None
 
     def refresh(self) -> None:
         """Forget cached markers and open shards."""
@@ -160,7 +173,11 @@ class Reader:
             self._open.clear()
 
     def _fill(self, extent: Extent, out: NDArray[Any], *, verify: bool) -> None:
-        shard = self._shard(extent)
+        self._fill_from(self._shard(extent), extent, out, verify=verify)
+
+    def _fill_from(
+        self, shard: OpenShard, extent: Extent, out: NDArray[Any], *, verify: bool
+    ) -> None:
         numbers = extent.chunk_range(self._geometry)
         raw = out.reshape(-1).view(np.uint8)
         if shard.in_place[numbers.start : numbers.stop].all():
@@ -247,12 +264,19 @@ class Reader:
         """The committed generation, or the one that a pending intent is putting in its place."""
         try:
             return OpenShard(self.store, self.store.read_marker(version, absent=absent))
-        except (Mismatch, FileNotFoundError) as error:
-            for newer in pending_intents(self._filesystem, self.store.root):
-                if newer.shard == version.shard and newer > version:
-                    path = self.store.root / keys.intent(newer)
-                    return OpenShard(self.store, read_marker(self._filesystem, path, INTENT_KIND))
-            raise error from None
+        except (Mismatch, FileNotFoundError):
+            replaced = self._open_replacement(version.shard)
+            if replaced is None:
+                raise
+            return replaced
+
+    def _open_replacement(self, shard: int) -> OpenShard | None:
+        """The generation that a pending intent is putting in place; None without an intent."""
+        for version in pending_intents(self._filesystem, self.store.root):
+            if version.shard == shard:
+                path = self.store.root / keys.intent(version)
+                return OpenShard(self.store, read_marker(self._filesystem, path, INTENT_KIND))
+        return None
 
     def _absent(self, extent: Extent, shard: OpenShard) -> SampleUnavailable | Mismatch:
         for sample in shard.manifest.absent:

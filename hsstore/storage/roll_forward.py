@@ -10,14 +10,13 @@ from pathlib import Path
 
 import xxhash
 
-from hsstore.errors import ClaimedByAnother, InvalidDocument, UnsupportedFormat
+from hsstore.errors import InvalidDocument, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage import digest
-from hsstore.storage.claim import claimed
-from hsstore.storage.commit import pending_intents, replay_intents, staged_folders
+from hsstore.storage.commit import staged_folders
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.store import Store
 
@@ -35,17 +34,6 @@ def roll_forward(store: Store, shard: int) -> Marker | None:
             return _publish(store, manifest, raw)
     _set_aside(store, shard, path)
     return None
-
-
-def finish_intents(store: Store) -> None:
-    """Finish the replacements that crashed writers had decided; live writers finish their own."""
-    for version in pending_intents(store.filesystem, store.root):
-        with (
-            contextlib.suppress(ClaimedByAnother),
-            claimed(store.filesystem, store.root, store.identity.uuid, version.shard),
-        ):
-            geometry = store.identity.geometry
-            replay_intents(store.filesystem, store.root, geometry, version.shard)
 
 
 def provable(store: Store, shard: int) -> Manifest | None:
@@ -105,6 +93,11 @@ def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
         tokens=sum(sample.rows for sample in manifest.samples),
         committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+    # Who linked them may have been killed before these syncs.
+    path = store.root / keys.shard_file(manifest.version.shard)
+    store.filesystem.make_folders(path.parent, below=store.root)
+    store.filesystem.sync_folder(path.parent)
+    store.filesystem.sync_folder(store.root / keys.MANIFEST)
     store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
     for folder in staged_folders(store.filesystem, store.root, manifest.version.shard):
         store.filesystem.remove_folder(folder)

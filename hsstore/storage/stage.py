@@ -27,7 +27,7 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     was still alive decided a replacement in its last moment: it is finished, and stands.
     """
     folder = root / keys.stage(version.shard, claim.writer)
-    left = _take_over(filesystem, root, folder, version.shard)
+    left = fence(filesystem, root, version.shard, claim)
     if replay_intents(filesystem, root, identity.geometry, version.shard):
         raise overtaken(version.shard)
     filesystem.make_folder(folder)
@@ -45,10 +45,16 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     return writer
 
 
-def _take_over(filesystem: Filesystem, root: Path, folder: Path, shard: int) -> list[Path]:
-    """Rename every folder of the shard: one that can be continued to ``folder``, others away."""
+def fence(filesystem: Filesystem, root: Path, shard: int, claim: Claim) -> list[Path]:
+    """Rename the staging folders of a shard's earlier writers, so that they can publish no more.
+
+    One that can be continued becomes the claim holder's own; the new names of the others.
+    """
+    folder = root / keys.stage(shard, claim.writer)
     fenced = []
     for path in staged_folders(filesystem, root, shard):
+        if path == folder:
+            continue
         if not filesystem.exists(folder) and _is_let_go(filesystem, path):
             filesystem.rename(path, folder)
         else:

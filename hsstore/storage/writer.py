@@ -5,6 +5,7 @@ hashes it, so one sample at a time is in memory and the disk sets the pace.
 """
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -93,7 +94,18 @@ class ShardWriter:
         self._filesystem.forget_cached(self._data)
         for sample, chunks in list(self.journal.chunks.items()):
             if verified_chunks(self._filesystem, self._data, self._data_path, chunks) is None:
+                stored = self.journal.samples[sample]
                 self.journal.forget(sample)
+                self._clear_padding(stored)
+
+    def _clear_padding(self, sample: StoredSample) -> None:
+        """What damaged a sample may have damaged its padding, which add() does not write."""
+        if self._identity.codec == "none":
+            geometry = self._geometry
+            end = sample.first_row + sample.rows
+            padding = -end % geometry.chunk_rows * geometry.row_bytes
+            with self._writing():
+                self._write(bytes(padding), end * geometry.row_bytes)
 
     # -- adding ----------------------------------------------------------------------------------
 
@@ -329,7 +341,12 @@ def verified_chunks(
     verified = {}
     for chunk in chunks:
         stored = bytearray(chunk.length)
-        filesystem.read_at(fd, stored, chunk.offset, path)
+        try:
+            filesystem.read_at(fd, stored, chunk.offset, path)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
         if digest.chunk_digest(stored) != chunk.xxh3_64:
             return None
         verified[chunk.chunk] = bytes(stored)

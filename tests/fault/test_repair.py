@@ -17,9 +17,9 @@ from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.space import Space, available
 from hsstore.storage.store import Store
 from hsstore.testing import damage
+from hsstore.testing.created_stores import contents, empty_store, filled_store
 from hsstore.testing.damage import CORPUS, SHARD, Damage
 from hsstore.testing.hashed_source import HashedSource
-from hsstore.testing.created_stores import contents, empty_store, filled_store
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])

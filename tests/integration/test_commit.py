@@ -1,0 +1,294 @@
+"""Committing and replacing shards, cut short between any two steps."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hsstore.errors import ClaimedByAnother, StoreError
+from hsstore.extraction.extractor import extract
+from hsstore.model import keys
+from hsstore.model.keys import ShardVersion
+from hsstore.model.source import Extracted, Request
+from hsstore.storage.claim import Claim, acquire, claimed
+from hsstore.storage.commit import (
+    commit_new,
+    commit_replacement,
+    finish_replacement,
+    read_marker,
+    replay_intents,
+)
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.leftovers import clear_leftovers
+from hsstore.storage.reader import Reader
+from hsstore.storage.stage import fence, open_stage
+from hsstore.storage.store import Store
+from hsstore.storage.writer import StagedShard
+from hsstore.testing.faults import Crash, FaultyFilesystem
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import empty_store, fill, replace
+from hsstore.testing.verdicts import CountingSource, assert_complete, assert_exact, leftovers
+
+LENGTHS = (3, 4, 5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return empty_store(tmp_path / "store", LENGTHS, shard_rows=32)
+
+
+def stage(store: Store, claim: Claim, generation: int = 1) -> StagedShard:
+    """A finished shard 0."""
+    version = ShardVersion(0, generation)
+    source, tokens = SeededSource(store.identity), store.tokens(0)
+    writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
+    for sample in store.samples.shard_samples(0):
+        (answer,) = source.states([Request(sample, *tokens.sample(sample)[:2])])
+        assert isinstance(answer, Extracted)
+        extent = store.samples.extent(sample)
+        writer.add(extent, tokens.keys[sample], answer.states, source.origin())
+    staged = writer.finish()
+    writer.close()
+    return staged
+
+
+def claim_of(store: Store, writer: str = "a" * 16) -> Claim:
+    return acquire(store.filesystem, store.root, store.identity.uuid, 0, writer)
+
+
+def test_a_commit_leaves_a_marker_a_manifest_and_the_file_only(store: Store) -> None:
+    fill(store)
+    marker = store.marker(0)
+    assert (marker.samples, marker.absent, marker.tokens) == (3, 0, 12)
+    assert (store.root / marker.manifest_name).is_file()
+    assert store.manifest(marker).data_bytes == marker.data_bytes
+    assert leftovers(store.root) == []
+
+
+def test_a_rivals_commit_is_not_overwritten(store: Store) -> None:
+    with claimed(store.filesystem, store.root, store.identity.uuid, 0) as claim:
+        staged = stage(store, claim)
+        other = shutil.copytree(store.root / keys.STAGE, store.root / "aside")
+        commit_new(store.filesystem, store.root, staged, claim)
+        shutil.copytree(other, store.root / keys.STAGE, dirs_exist_ok=True)
+        with pytest.raises(ClaimedByAnother, match="another writer"):
+            commit_new(store.filesystem, store.root, staged, claim)
+    assert assert_exact(store.root) == 3
+
+
+def test_an_orphan_manifest_does_not_block_the_retry(store: Store) -> None:
+    filesystem = FaultyFilesystem(frozenset({"link"}))
+    filesystem.fail(2, 5)
+    with pytest.raises(OSError, match="Input/output"):
+        fill(Store.open(store.root, filesystem=filesystem))
+    assert len(list((store.root / keys.MANIFEST).iterdir())) == 1
+    fill(store)
+    assert_complete(store.root)
+
+
+def test_a_fenced_writer_publishes_nothing(store: Store) -> None:
+    slow = claim_of(store)
+    staged = stage(store, slow)
+    swift = overtake(store)
+    fence(store.filesystem, store.root, 0, swift)
+    for commit in (commit_new, replace_by):
+        with pytest.raises(ClaimedByAnother):
+            commit(store.filesystem, store.root, staged, slow)
+    assert not store.committed()
+    assert not list((store.root / keys.MANIFEST).iterdir())
+    swift.release()
+    slow.release()
+
+
+def test_a_writer_fenced_after_its_last_look_at_the_claim_publishes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = claim_of(store)
+    staged = stage(store, slow)
+    swift = overtake(store)
+    fence(store.filesystem, store.root, 0, swift)
+    monkeypatch.setattr(slow, "verify", lambda: None)
+    with pytest.raises(ClaimedByAnother):
+        commit_new(store.filesystem, store.root, staged, slow)
+    assert not store.committed()
+    swift.release()
+    slow.release()
+
+
+def overtake(store: Store) -> Claim:
+    """Another claim, as if the present holder had stalled."""
+    (held,) = (store.root / keys.CLAIM).iterdir()
+    held.unlink()
+    return claim_of(store, "b" * 16)
+
+
+def replace_by(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
+    commit_replacement(filesystem, root, staged, claim, Store.open(root).identity.geometry)
+
+
+@pytest.mark.parametrize("codec", ["none", pytest.param("blosc-zstd", marks=pytest.mark.sweep)])
+def test_a_replacement_that_crashes_anywhere_is_the_old_or_the_new_generation(
+    tmp_path: Path, codec: str
+) -> None:
+    template = fill(empty_store(tmp_path / "template", LENGTHS, shard_rows=32, codec=codec)).root
+    root, generations, done, n = tmp_path / "store", [], False, 0
+    while not done:
+        shutil.copytree(template, root)
+        filesystem = FaultyFilesystem()
+        filesystem.crash(n)
+        try:
+            replace(Store.open(root, filesystem=filesystem), 0)
+            done = True
+        except Crash:
+            pass
+        decided = bool(list((root / keys.INTENT).iterdir()))
+        before = Store.open(root).marker(0).version.generation
+        assert assert_exact(root) == 3
+        filesystem.heal()
+        clear_leftovers(Store.open(root, filesystem=filesystem))
+        after = Store.open(root).marker(0).version.generation
+        assert after == (2 if decided else before)
+        assert assert_exact(root) == 3
+        if after == 2:
+            assert leftovers(root) == []
+            assert len(list((root / keys.COMMIT).iterdir())) == 1
+            assert len(list((root / keys.MANIFEST).iterdir())) == 1
+        replace(Store.open(root, filesystem=filesystem), 0)
+        assert leftovers(root) == []
+        generations.append(after)
+        shutil.rmtree(root)
+        n += 1
+    assert generations == sorted(generations)
+    assert set(generations) == {1, 2}
+
+
+def test_a_replacement_needs_the_generation_before_it(store: Store) -> None:
+    fill(store)
+    replace(store, 0)
+    with claimed(store.filesystem, store.root, store.identity.uuid, 0) as claim:
+        for generation in (2, 4):
+            staged = stage(store, claim, generation)
+            with pytest.raises(ClaimedByAnother, match="another writer"):
+                replace_by(FaultyFilesystem(), store.root, staged, claim)
+            shutil.rmtree(staged.folder)
+    assert store.marker(0).version.generation == 2
+    assert assert_exact(store.root) == 3
+
+
+def test_an_intent_may_be_replayed_twice(store: Store) -> None:
+    fill(store)
+    filesystem = FaultyFilesystem(frozenset({"rename"}))
+    crashing = Store.open(store.root, filesystem=filesystem)
+    filesystem.crash(1)
+    with pytest.raises(Crash):
+        replace(crashing, 0)
+    intent = read_marker(store.filesystem, store.root / keys.intent(ShardVersion(0, 2)), "intent")
+    geometry = store.identity.geometry
+    assert replay_intents(store.filesystem, store.root, geometry) == [ShardVersion(0, 2)]
+    assert replay_intents(store.filesystem, store.root, geometry) == []
+    finish_replacement(store.filesystem, store.root, intent, geometry)
+    assert assert_exact(store.root) == 3
+
+
+def test_an_intent_without_its_file_stays_and_says_so(store: Store) -> None:
+    fill(store)
+    filesystem = FaultyFilesystem(frozenset({"rename"}))
+    filesystem.crash(1)
+    with pytest.raises(Crash):
+        replace(Store.open(store.root, filesystem=filesystem), 0)
+    for folder in (store.root / keys.STAGE).iterdir():
+        shutil.rmtree(folder)
+    (store.root / keys.shard_file(0)).write_bytes(b"another")
+    with pytest.raises(StoreError, match=r"lost its staged file.*hsstore fsck"):
+        clear_leftovers(store)
+    assert list((store.root / keys.INTENT).iterdir())
+
+
+@pytest.mark.parametrize("codec", ["none", "blosc-zstd"])
+def test_readers_are_served_while_a_replacement_is_pending(tmp_path: Path, codec: str) -> None:
+    """The data of the new generation differs, though index and size may not."""
+    store = fill(empty_store(tmp_path / "store", LENGTHS, shard_rows=32, codec=codec))
+    filesystem = FaultyFilesystem(frozenset({"rename", "link"}))
+    claim = acquire(filesystem, store.root, store.identity.uuid, 0, "a" * 16)
+    writer = open_stage(filesystem, store.root, store.identity, ShardVersion(0, 2), claim)
+    for sample, rows in enumerate(LENGTHS):
+        states = np.full((rows, 2, 8), 3, np.uint16)
+        origin = SeededSource(store.identity).origin()
+        writer.add(store.samples.extent(sample), f"sample-{sample}", states, origin)
+    staged = writer.finish()
+    writer.close()
+    filesystem.crash(3)  # manifest, intent and the file are in place; the marker is not
+    with pytest.raises(Crash):
+        replace_by(filesystem, store.root, staged, claim)
+    filesystem.heal()
+    claim.release()
+    reader = Reader(store)
+    for sample in range(3):
+        assert (reader.read(sample, verify=True) == 3).all()
+    clear_leftovers(store)
+    assert (reader.read(1, verify=True) == 3).all()
+    assert (Reader(store).read(1, verify=True) == 3).all()
+
+
+def crash_at(store: Store, kind: str, n: int) -> None:
+    filesystem = FaultyFilesystem(frozenset({kind}))
+    filesystem.crash(n)
+    with pytest.raises(Crash):
+        fill(Store.open(store.root, filesystem=filesystem))
+
+
+def test_a_whole_file_without_a_marker_is_committed_without_computing_it_again(
+    store: Store,
+) -> None:
+    crash_at(store, "link", 3)  # claim, manifest and file were linked
+    assert (store.root / keys.shard_file(0)).exists()
+    source = CountingSource(store.identity)
+    summary = extract(store, source)
+    assert (summary.complete, summary.shards_committed, source.computed) == (True, 1, [])
+    assert_complete(store.root)
+
+
+def lose_marker(store: Store) -> Path:
+    fill(store)
+    (store.root / store.marker(0).name).unlink()
+    return store.root / keys.shard_file(0)
+
+
+def test_a_lost_marker_is_written_again(store: Store) -> None:
+    lose_marker(store)
+    source = CountingSource(store.identity)
+    assert extract(store, source).complete
+    assert source.computed == []
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[5] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip,
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.write_bytes(b""),
+        lambda path: [m.unlink() for m in (path.parents[5] / keys.MANIFEST).iterdir()],
+    ],
+    ids=["flipped", "shorter", "longer", "empty", "without manifest"],
+)
+def test_a_file_that_nothing_proves_is_set_aside_not_deleted(
+    store: Store, damage: Callable[[Path], object]
+) -> None:
+    path = lose_marker(store)
+    damage(path)
+    found = path.read_bytes()
+    source = CountingSource(store.identity)
+    assert extract(store, source).complete
+    assert source.computed == [0, 1, 2]
+    (aside,) = (store.root / keys.QUARANTINE).iterdir()
+    assert aside.read_bytes() == found
+    assert_complete(store.root)
