@@ -18,9 +18,9 @@ from hsstore.model.finding import KINDS, LEVELS, Finding, Level
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing import damage
+from hsstore.testing.created_stores import contents, empty_store, filled_store
 from hsstore.testing.damage import CORPUS, Damage
 from hsstore.testing.hashed_source import HashedSource
-from hsstore.testing.created_stores import contents, empty_store, filled_store
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
