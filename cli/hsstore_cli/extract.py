@@ -72,7 +72,7 @@ def command(
     from hsstore.storage.store import Store  # noqa: PLC0415
 
     opened = Store.open(store)
-    _check_range(shards, opened)
+    check_range(shards, opened)
     deadline = time.monotonic() + max_duration if max_duration else float("inf")
     summary = _extract(opened, source, batch_tokens, shards, deadline)
     found = status(opened)
@@ -86,7 +86,8 @@ def command(
     ctx.exit(code)
 
 
-def _check_range(shards: range | None, store: "Store") -> None:
+def check_range(shards: range | None, store: "Store") -> None:
+    """click.BadParameter where a store has no such shards."""
     if shards is not None and shards.stop > store.plan.shards:
         raise click.BadParameter(
             f"the store has shards 0 to {store.plan.shards - 1}", param_hint="'--shards'"

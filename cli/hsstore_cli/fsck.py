@@ -1,4 +1,4 @@
-"""hsstore fsck."""
+"""``hsstore fsck``: names what is damaged, where, and how to mend it."""
 
 import shlex
 from collections import defaultdict
@@ -10,14 +10,14 @@ import click
 from hsstore.model.finding import Finding, Level, Summary
 from hsstore_cli import render
 from hsstore_cli.exit_codes import OK, PROBLEMS, STOPPED
+from hsstore_cli.extract import check_range
+from hsstore_cli.findings import finding_lines, ranges
 from hsstore_cli.options import Command, json_option, shards_option, store_argument
-
-SHOWN_KEYS = 6
 
 
 @click.command(
     cls=Command,
-    examples=["hsstore fsck /data/states --level manifest"],
+    examples=["hsstore fsck STORE", "hsstore fsck STORE --level quick --json"],
     exits={
         OK: "everything that was checked is sound; there may be warnings and notes",
         PROBLEMS: "errors were found: damage, absent samples, shards that are not there yet",
@@ -29,8 +29,8 @@ SHOWN_KEYS = 6
     type=click.Choice(get_args(Level)),
     default="data",
     show_default=True,
-    help="quick: markers and sizes; manifest: and all documents, indexes, token files and arrays; "
-    "data: and every stored chunk.",
+    help="quick: markers and sizes. manifest: also all documents, indexes, token files, arrays. "
+    "data: also every stored chunk.",
 )
 @shards_option
 @click.option(
@@ -54,10 +54,13 @@ def command(
     Every finding says where the damage is, which samples it concerns and how to mend it. With
     --json, findings are JSON lines and the last line is the summary.
     """
-    from hsstore.integrity.fsck import fsck  # noqa: PLC0415 - keeps the help light
+    from hsstore.integrity.fsck import fsck  # noqa: PLC0415 - numpy, which the help does not need
+    from hsstore.storage.store import Store  # noqa: PLC0415 - numpy, as above
 
+    opened = Store.open(store)
+    check_range(shards, opened)
     with render.progress() as progress:
-        run = fsck(store, level, shards=shards, threads=threads, progress=progress)
+        run = fsck(opened, level, shards=shards, threads=threads, progress=progress)
         page = _Page(store, shards, as_json=as_json)
         try:
             for finding in run:
@@ -114,48 +117,16 @@ class _Page:
         return " ".join([*words, "--apply"])
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """A finding for people: what, where, whom it concerns, the evidence."""
-    where = [] if finding.shard is None else [f"shard {finding.shard}"]
-    where += [] if finding.chunk is None else [f"chunk {finding.chunk}"]
-    where += [finding.path] if finding.path else []
-    if finding.byte_range:
-        where.append(f"bytes {finding.byte_range[0]} to {finding.byte_range[1]}")
-    lines = [f"{finding.severity} {finding.kind}: {finding.detail}"]
-    lines += [f"  {', '.join(where)}"] if where else []
-    lines += [f"  samples: {sample_list(finding.samples)}"] if finding.samples else []
-    lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
-    return lines
-
-
-def sample_list(keys: tuple[str, ...]) -> str:
-    """The first few keys, and how many more."""
-    shown = ", ".join(keys[:SHOWN_KEYS])
-    more = len(keys) - SHOWN_KEYS
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def summary_lines(summary: Summary, *, interrupted: bool) -> list[str]:
     """What a run covered, for people."""
     found = ", ".join(f"{count} {name}s" for name, count in summary.findings.items() if count)
     reach = f"{summary.shards_checked} of {summary.shards_total} shards checked"
-    lines = [
-        f"{'Interrupted: ' if interrupted else ''}{reach} at level {summary.level}, "
-        f"{render.size(summary.bytes_checked)} hashed: {found or 'nothing wrong'}"
-    ]
+    hashed = f"{render.size(summary.bytes_checked)} hashed"
+    start = "Interrupted: " if interrupted else ""
+    verdict = found or "nothing wrong"
+    lines = [f"{start}{reach} at level {summary.level}, {hashed}: {verdict}"]
     if summary.samples_damaged:
         lines.append(f"{summary.samples_damaged} samples are concerned")
     if summary.unverified:
         lines.append(f"{summary.unverified} samples could not be verified")
     return lines
-
-
-def ranges(numbers: list[int]) -> str:
-    """Sorted numbers with neighbours collapsed: ``1, 3-7``."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

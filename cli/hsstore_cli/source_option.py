@@ -17,10 +17,16 @@ def open_source(
     """
     if not text:
         raise click.UsageError(f"Nothing to compute with: give --source {ACCEPTED}.")
-    scheme, colon, place = text.partition(":")
-    if scheme != "transformers" or not colon or not place:
-        raise click.UsageError(f"{text!r} is no source. Accepted: {ACCEPTED}.")
+    place = source_place(text)
     # Costs seconds to import, and is wanted only here.
     from hsstore.extraction.transformers_source import TransformersSource  # noqa: PLC0415
 
     return TransformersSource(place, identity, batch_tokens=batch_tokens)
+
+
+def source_place(text: str) -> str:
+    """The path in ``transformers:PATH``; click.UsageError for any other text."""
+    scheme, colon, place = text.partition(":")
+    if scheme != "transformers" or not colon or not place:
+        raise click.UsageError(f"{text!r} is no source. Accepted: {ACCEPTED}.")
+    return place

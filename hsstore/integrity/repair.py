@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hsstore.errors import ClaimedByAnother, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
@@ -46,6 +47,17 @@ class RepairResult:
     def corrected(self) -> bool:
         """Whether something was done and nothing is left to do."""
         return self.applied and not self.remaining
+
+    def to_json(self) -> dict[str, Any]:
+        """The last line of ``repair --json``."""
+        done = {name: getattr(self.done, name) for name in Mended.__slots__}
+        return {
+            "type": "summary",
+            "applied": self.applied,
+            "problems_found": self.found,
+            "problems_remaining": len(self.remaining),
+            "lacks_source": self.plan.lacks_source,
+        } | done
 
 
 def repair(

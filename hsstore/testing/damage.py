@@ -112,8 +112,7 @@ class Damage:
     remade: bool = False
 
 
-def _data(store: Store) -> str:
-    return keys.shard_file(SHARD)
+DATA = keys.shard_file(SHARD)
 
 
 def _index(store: Store) -> int:
@@ -132,11 +131,13 @@ def _tokens(store: Store) -> str:
     return keys.tokens(store.plan.token_files[SHARD].generation, SHARD)
 
 
-def on(name: Callable[[Store], str], damage: Callable[[Path], object]) -> Callable[[Store], str]:
-    """Damage to one named file of a store."""
+def on(
+    name: str | Callable[[Store], str], damage: Callable[[Path], object]
+) -> Callable[[Store], str]:
+    """Damage to one file of a store, by its path or by what finds it."""
 
     def inflict(store: Store) -> str:
-        path = name(store)
+        path = name if isinstance(name, str) else name(store)
         damage(store.root / path)
         return path
 
@@ -150,24 +151,24 @@ def _swap_shards(store: Store) -> str:
 
 def _swap_chunks(store: Store) -> str:
     one, other = store.manifest(store.marker(SHARD)).chunks[:2]
-    path = store.root / _data(store)
+    path = store.root / DATA
     swap_ranges(path, one.offset, other.offset, min(one.length, other.length))
-    return _data(store)
+    return DATA
 
 
 def _delete_marker(store: Store) -> str:
     (store.root / _marker(store)).unlink()
-    return _data(store)
+    return DATA
 
 
 def _flip_index(store: Store) -> str:
-    flip_bit(store.root / _data(store), _index(store) + 5)
-    return _data(store)
+    flip_bit(store.root / DATA, _index(store) + 5)
+    return DATA
 
 
 def _zero_tail(store: Store) -> str:
-    zero(store.root / _data(store), _index(store), 1 << 30)
-    return _data(store)
+    zero(store.root / DATA, _index(store), 1 << 30)
+    return DATA
 
 
 def _duplicate_marker(store: Store) -> str:
@@ -194,28 +195,22 @@ def _other_shard_marker(store: Store) -> str:
     return marker
 
 
-def _input_ids(store: Store) -> str:
-    return keys.array_chunk(keys.INPUT_IDS, SHARD)
+INPUT_IDS = keys.array_chunk(keys.INPUT_IDS, SHARD)
 
 
-def _loss_mask(store: Store) -> str:
-    return keys.array_chunk(keys.LOSS_MASK, SHARD)
+LOSS_MASK = keys.array_chunk(keys.LOSS_MASK, SHARD)
 
 
-def _sample_length(store: Store) -> str:
-    return keys.array_chunk(keys.SAMPLE_LENGTH, 0)
+SAMPLE_LENGTH = keys.array_chunk(keys.SAMPLE_LENGTH, 0)
 
 
-def _sample_digest(store: Store) -> str:
-    return keys.array_chunk(keys.SAMPLE_DIGEST, 0)
+SAMPLE_DIGEST = keys.array_chunk(keys.SAMPLE_DIGEST, 0)
 
 
-def _root_metadata(store: Store) -> str:
-    return keys.zarr_metadata()
+ROOT_METADATA = keys.zarr_metadata()
 
 
-def _array_metadata(store: Store) -> str:
-    return keys.zarr_metadata(keys.HIDDEN_STATES)
+ARRAY_METADATA = keys.zarr_metadata(keys.HIDDEN_STATES)
 
 
 def _edit_metadata(path: Path) -> None:
@@ -225,18 +220,28 @@ def _edit_metadata(path: Path) -> None:
 
 
 CORPUS = (
-    Damage("flip-data", "chunk-damaged", "data", on(_data, lambda p: flip_bit(p, 100)), True),
-    Damage("zero-page", "chunk-damaged", "data", on(_data, lambda p: zero(p, 0, PAGE)), True),
-    Damage("swap-chunks", "chunk-damaged", "data", _swap_chunks, True),
-    Damage("swap-shards", "data-size", "quick", _swap_shards, True),
-    Damage("truncate-data", "data-size", "quick", on(_data, lambda p: resize(p, -2000)), True),
-    Damage("extend-data", "data-size", "quick", on(_data, lambda p: resize(p, 1))),
-    Damage("empty-data", "data-size", "quick", on(_data, lambda p: resize(p, -1 << 40)), True),
-    Damage("delete-data", "data-missing", "quick", on(_data, Path.unlink), True),
-    Damage("folder-data", "data-invalid", "quick", on(_data, to_folder), True),
-    Damage("pipe-data", "data-invalid", "quick", on(_data, to_pipe), True),
-    Damage("symlink-data", "data-invalid", "quick", on(_data, to_symlink), True),
-    Damage("zeros-data", "index-damaged", "manifest", on(_data, lambda p: zero(p, 0, 1 << 40)), True),
+    Damage("flip-data", "chunk-damaged", "data", on(DATA, lambda p: flip_bit(p, 100)), remade=True),
+    Damage("zero-page", "chunk-damaged", "data", on(DATA, lambda p: zero(p, 0, PAGE)), remade=True),
+    Damage("swap-chunks", "chunk-damaged", "data", _swap_chunks, remade=True),
+    Damage("swap-shards", "data-size", "quick", _swap_shards, remade=True),
+    Damage(
+        "truncate-data", "data-size", "quick", on(DATA, lambda p: resize(p, -2000)), remade=True
+    ),
+    Damage("extend-data", "data-size", "quick", on(DATA, lambda p: resize(p, 1))),
+    Damage(
+        "empty-data", "data-size", "quick", on(DATA, lambda p: resize(p, -1 << 40)), remade=True
+    ),
+    Damage("delete-data", "data-missing", "quick", on(DATA, Path.unlink), remade=True),
+    Damage("folder-data", "data-invalid", "quick", on(DATA, to_folder), remade=True),
+    Damage("pipe-data", "data-invalid", "quick", on(DATA, to_pipe), remade=True),
+    Damage("symlink-data", "data-invalid", "quick", on(DATA, to_symlink), remade=True),
+    Damage(
+        "zeros-data",
+        "index-damaged",
+        "manifest",
+        on(DATA, lambda p: zero(p, 0, 1 << 40)),
+        remade=True,
+    ),
     Damage("flip-index", "index-damaged", "manifest", _flip_index),
     Damage("zero-index", "index-damaged", "manifest", _zero_tail),
     Damage("delete-marker", "marker-missing", "quick", _delete_marker),
@@ -247,27 +252,31 @@ CORPUS = (
     Damage("other-store", "marker-invalid", "quick", _other_marker),
     Damage("other-shard", "marker-invalid", "quick", _other_shard_marker),
     Damage("duplicate-marker", "marker-invalid", "quick", _duplicate_marker),
-    Damage("delete-manifest", "manifest-missing", "manifest", on(_manifest, Path.unlink), True),
-    Damage("flip-manifest", "manifest-invalid", "manifest", on(_manifest, flip_bit), True),
-    Damage("folder-manifest", "manifest-invalid", "manifest", on(_manifest, to_folder), True),
+    Damage(
+        "delete-manifest", "manifest-missing", "manifest", on(_manifest, Path.unlink), remade=True
+    ),
+    Damage("flip-manifest", "manifest-invalid", "manifest", on(_manifest, flip_bit), remade=True),
+    Damage(
+        "folder-manifest", "manifest-invalid", "manifest", on(_manifest, to_folder), remade=True
+    ),
     Damage("flip-tokens", "tokens-damaged", "manifest", on(_tokens, flip_bit)),
     Damage("delete-tokens", "tokens-missing", "manifest", on(_tokens, Path.unlink)),
     Damage("symlink-tokens", "tokens-damaged", "manifest", on(_tokens, to_symlink)),
-    Damage("flip-ids", "array-damaged", "manifest", on(_input_ids, flip_bit)),
-    Damage("delete-ids", "array-missing", "manifest", on(_input_ids, Path.unlink)),
-    Damage("folder-ids", "array-damaged", "manifest", on(_input_ids, to_folder)),
-    Damage("flip-mask", "array-damaged", "manifest", on(_loss_mask, flip_bit)),
-    Damage("flip-length", "array-damaged", "manifest",
-           on(_sample_length, lambda p: flip_bit(p, 4))),
-    Damage("flip-length-tail", "array-damaged", "manifest", on(_sample_length, flip_bit)),
-    Damage("flip-digest", "array-damaged", "manifest", on(_sample_digest, lambda p: flip_bit(p, 4))),
-    Damage("truncate-digest", "array-damaged", "manifest",
-           on(_sample_digest, lambda p: resize(p, -1))),
-    Damage("flip-root", "metadata-damaged", "manifest", on(_root_metadata, flip_bit)),
-    Damage("edit-array", "metadata-damaged", "manifest", on(_array_metadata, _edit_metadata)),
-    Damage("delete-array", "metadata-missing", "manifest", on(_array_metadata, Path.unlink)),
-    Damage("delete-folder", "folder-missing", "quick", on(lambda _: keys.INTENT, Path.rmdir)),
-)  # fmt: skip
+    Damage("flip-ids", "array-damaged", "manifest", on(INPUT_IDS, flip_bit)),
+    Damage("delete-ids", "array-missing", "manifest", on(INPUT_IDS, Path.unlink)),
+    Damage("folder-ids", "array-damaged", "manifest", on(INPUT_IDS, to_folder)),
+    Damage("flip-mask", "array-damaged", "manifest", on(LOSS_MASK, flip_bit)),
+    Damage("flip-length", "array-damaged", "manifest", on(SAMPLE_LENGTH, lambda p: flip_bit(p, 4))),
+    Damage("flip-length-tail", "array-damaged", "manifest", on(SAMPLE_LENGTH, flip_bit)),
+    Damage("flip-digest", "array-damaged", "manifest", on(SAMPLE_DIGEST, lambda p: flip_bit(p, 4))),
+    Damage(
+        "truncate-digest", "array-damaged", "manifest", on(SAMPLE_DIGEST, lambda p: resize(p, -1))
+    ),
+    Damage("flip-root", "metadata-damaged", "manifest", on(ROOT_METADATA, flip_bit)),
+    Damage("edit-array", "metadata-damaged", "manifest", on(ARRAY_METADATA, _edit_metadata)),
+    Damage("delete-array", "metadata-missing", "manifest", on(ARRAY_METADATA, Path.unlink)),
+    Damage("delete-folder", "folder-missing", "quick", on(keys.INTENT, Path.rmdir)),
+)
 
 
 def forge_manifest(store: Store, marker: Marker, document: dict[str, object]) -> None:

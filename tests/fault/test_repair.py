@@ -42,9 +42,7 @@ def kinds(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
-def test_corpus_is_mended_and_only_lost_samples_are_computed(
-    store: Store, filled: Path, entry: Damage
-) -> None:
+def test_corpus_is_mended_and_only_lost_samples_are_computed(store: Store, entry: Damage) -> None:
     healthy = contents(store)
     entry.inflict(store)
     lost = {
@@ -64,7 +62,7 @@ def test_corpus_is_mended_and_only_lost_samples_are_computed(
 
 @pytest.mark.parametrize("entry", [e for e in CORPUS if e.remade], ids=lambda entry: entry.name)
 def test_a_replica_of_either_codec_serves_as_source(
-    store: Store, filled: Path, tmp_path: Path, entry: Damage
+    store: Store, tmp_path: Path, entry: Damage
 ) -> None:
     other = "none" if store.identity.codec != "none" else "blosc-zstd"
     replica = filled_store(tmp_path / "replica", codec=other)

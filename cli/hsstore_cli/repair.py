@@ -1,0 +1,175 @@
+"""``hsstore repair``: shows how a store would be mended, and mends it when told."""
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hsstore.model.repair_plan import WORDS, RepairPlan, Step
+from hsstore_cli import render
+from hsstore_cli.exit_codes import CORRECTED, OK, PROBLEMS
+from hsstore_cli.extract import check_range, stopping
+from hsstore_cli.findings import finding_lines, sample_list
+from hsstore_cli.options import (
+    Command,
+    json_option,
+    shards_option,
+    source_option,
+    store_argument,
+)
+from hsstore_cli.source_option import open_source, source_place
+
+if TYPE_CHECKING:
+    from hsstore.integrity.repair import RepairResult
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "hsstore repair STORE",
+        "hsstore repair STORE --shards 3 --source transformers:MODEL --apply",
+    ],
+    exits={
+        OK: "nothing was wrong; nothing was done",
+        CORRECTED: "problems were found, and all are corrected",
+        PROBLEMS: "problems remain, or the plan was only shown",
+    },
+)
+@store_argument
+@click.option("--apply", "applying", is_flag=True, help="Do it; without this it is only shown.")
+@source_option
+@click.option(
+    "--from",
+    "replica",
+    metavar="REPLICA",
+    type=click.Path(path_type=Path),
+    help="Another copy of the store: what is whole there is copied before anything is computed.",
+)
+@shards_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    store: Path,
+    applying: bool,
+    source: str | None,
+    replica: Path | None,
+    shards: range | None,
+    as_json: bool,
+) -> None:
+    """Mend a store; shows what it would do unless told to apply it.
+
+    Whole samples are never computed again. What is replaced goes to quarantine/ first, and what
+    was touched is checked again at the end. With --json, the steps are JSON lines, then what
+    remains, then a summary.
+    """
+    # Reading a store costs numpy, which the help does not need.
+    from hsstore.integrity.repair import repair  # noqa: PLC0415
+    from hsstore.storage.store import Store  # noqa: PLC0415
+
+    if source is not None:
+        source_place(source)
+    opened = Store.open(store)
+    check_range(shards, opened)
+    with render.progress() as progress, stopping() as stopped:
+        result = repair(
+            opened,
+            source=None if source is None else partial(open_source, source, opened.identity),
+            replica=replica,
+            shards=shards,
+            apply=applying,
+            progress=progress,
+            stop=stopped,
+        )
+    if as_json:
+        _emit(result)
+    else:
+        _show(result, _again(store, shards, source, replica))
+    ctx.exit(_code(result))
+
+
+def _code(result: "RepairResult") -> int:
+    if not result.found and not result.plan.steps:
+        return OK
+    return CORRECTED if result.corrected else PROBLEMS
+
+
+def _emit(result: "RepairResult") -> None:
+    for step in result.plan.steps:
+        render.emit_json(step.to_json())
+    if result.applied:
+        for finding in result.remaining:
+            render.emit_json(finding.to_json())
+    render.emit_json(result.to_json())
+
+
+def _show(result: "RepairResult", again: str) -> None:
+    for step in result.plan.steps:
+        click.echo("\n".join(step_lines(step)))
+    if not result.applied:
+        click.echo(_verdict(result, again))
+        return
+    for finding in result.remaining:
+        click.echo("\n".join(finding_lines(finding)))
+    for note in result.done.notes:
+        click.echo(note)
+    click.echo(_account(result))
+    if result.remaining and result.plan.lacks_source:
+        click.echo(f"With something to compute with: {again}")
+
+
+def step_lines(step: Step) -> list[str]:
+    """A step for people."""
+    where = "" if step.shard is None else f"shard {step.shard}: "
+    what = f"{where}{WORDS[step.action]}"
+    lines = [f"{what}: {step.path}" if step.path else what, f"  because: {step.reason}"]
+    if step.samples:
+        lines.append(f"  {PROVIDED[step.provider]}: {sample_list(step.samples)}")
+        lines.append(f"  {step.tokens} tokens; stages up to {render.size(step.writes_bytes)}")
+    return lines
+
+
+PROVIDED = {
+    "store": "from the store itself",
+    "replica": "copied from the replica",
+    "source": "computed by the source",
+    "nobody": "nothing given here provides",
+}
+
+
+def _verdict(result: "RepairResult", again: str) -> str:
+    """The line that ends a plan that was only shown."""
+    plan: RepairPlan = result.plan
+    if not plan.steps:
+        return "nothing can be done about it" if result.found else "nothing is wrong"
+    needed = " once there is something to compute with" if plan.lacks_source else ""
+    return f"Nothing was written. To do it{needed}: {again}"
+
+
+def _account(result: "RepairResult") -> str:
+    done = result.done
+    counts = {
+        "shards replaced or extracted": done.shards_replaced,
+        "shards rolled forward": done.rolled_forward,
+        "replacements finished": done.replacements_finished,
+        "samples copied from the replica": done.samples_from_replica,
+        "samples computed": done.samples_reextracted,
+        "samples failed again": done.samples_failed,
+    }
+    listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    end = f"{len(result.remaining)} problems remain" if result.remaining else "all corrected"
+    return f"{result.found} problems found: {listed or 'derived files written again'}: {end}"
+
+
+def _again(store: Path, shards: range | None, source: str | None, replica: Path | None) -> str:
+    """The command that does what was shown."""
+    words = ["hsstore repair", shlex.quote(str(store))]
+    if shards is not None:
+        words.append(f"--shards {shards.start}-{shards.stop - 1}")
+    if replica is not None:
+        words.append(f"--from {shlex.quote(str(replica))}")
+    words.append(f"--source {shlex.quote(source or 'transformers:PATH')}")
+    return " ".join([*words, "--apply"])

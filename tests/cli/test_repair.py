@@ -1,0 +1,102 @@
+"""The command repair: what it prints and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hsstore.model import keys
+from hsstore.model.identity import StoreIdentity
+from hsstore.storage.store import Store
+from hsstore.testing import damage
+from hsstore.testing.created_stores import contents, filled_store
+from hsstore.testing.hashed_source import HashedSource
+from hsstore_cli.main import main
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Store:
+    store = filled_store(tmp_path / "store")
+    damage.flip_bit(store.root / keys.shard_file(1), 100)
+    return store
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[HashedSource]:
+    """Stand in for a real model; the sources that were opened."""
+    opened: list[HashedSource] = []
+
+    def open_source(text: str, identity: StoreIdentity) -> HashedSource:
+        assert text == "transformers:MODEL"
+        opened.append(HashedSource(identity))
+        return opened[-1]
+
+    monkeypatch.setattr("hsstore_cli.repair.open_source", open_source)
+    return opened
+
+
+SOURCE = ("--source", "transformers:MODEL")
+
+
+def test_nothing_wrong_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = filled_store(tmp_path / "store").root
+    assert main(["repair", str(root)]) == 0
+    assert main(["repair", str(root), "--apply"]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+
+
+def test_shown_only_ends_with_4(
+    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(damaged.root), *SOURCE]) == 4
+    out = capsys.readouterr().out
+    assert "shard 1: replace the shard" in out
+    assert "computed by the source: s3" in out
+    assert out.splitlines()[-1].endswith(f"{damaged.root} {' '.join(SOURCE)} --apply")
+    assert hashed == []
+
+
+def test_corrected_ends_with_1_then_sound(
+    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(damaged.root), "--shards", "1", *SOURCE, "--apply"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("all corrected")
+    assert [source.asked for source in hashed] == [[3]]
+    assert main(["fsck", str(damaged.root)]) == 0
+
+
+def test_without_source_the_command_to_run_is_named(
+    damaged: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(damaged.root), "--apply"]) == 4
+    out = capsys.readouterr().out
+    assert "nothing given here provides: s3" in out
+    assert f"hsstore repair {damaged.root} --source transformers:PATH --apply" in out
+
+
+def test_from_a_replica(damaged: Store, tmp_path: Path) -> None:
+    replica = filled_store(tmp_path / "replica")
+    assert main(["repair", str(damaged.root), "--from", str(replica.root), "--apply"]) == 1
+    assert contents(Store.open(damaged.root)) == contents(replica)
+
+
+def test_json_is_steps_and_a_summary(
+    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(damaged.root), *SOURCE, "--apply", "--json"]) == 1
+    step, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (step["type"], step["provider"], step["samples"]) == ("step", "source", ["s3"])
+    assert (summary["type"], summary["samples_reextracted"]) == ("summary", 1)
+    assert len(hashed) == 1
+
+
+def test_wrong_source_text_is_a_usage_error(damaged: Store) -> None:
+    assert main(["repair", str(damaged.root), "--source", "magic"]) == 2
+
+
+def test_no_store_ends_with_8(tmp_path: Path) -> None:
+    assert main(["repair", str(tmp_path)]) == 8
+
+
+def test_broken_identity_of_the_replica_ends_with_8(damaged: Store, tmp_path: Path) -> None:
+    assert main(["repair", str(damaged.root), "--from", str(tmp_path / "none")]) == 8
