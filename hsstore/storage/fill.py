@@ -46,7 +46,10 @@ def fill(
         extent, key = asked.pop(answer.sample)
         if isinstance(answer, Extracted):
             before = (previous or {}).get(answer.sample)
-            writer.add(extent, key, answer.states, origin, previous=before)
+            try:
+                writer.add(extent, key, answer.states, origin, previous=before)
+            except ValueError as error:
+                raise SourceError(f"the source answered something else: {error}") from error
         else:
             writer.fail(extent, key, answer, origin)
         unanswered -= 1

@@ -1,8 +1,10 @@
 """Reading committed samples: by marker and shard index, one preadv a sample."""
 
 import errno
+import os
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from hsstore.storage.shard_file import MISSING, Index, decode_index
 from hsstore.storage.store import Store
 
 OPEN_SHARDS = 128
+OVERLAP_BYTES = 8 << 20
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 
 
@@ -113,6 +116,7 @@ class Reader:
         self._markers = store.committed()
         self._open: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()
+        self._hashing: tuple[int, ThreadPoolExecutor] | None = None
 
     def shape(self, sample: int) -> tuple[int, int, int]:
         """[tokens, layers, hidden] of a sample."""
@@ -193,12 +197,34 @@ class Reader:
         self, shard: OpenShard, numbers: range, raw: NDArray[np.uint8], *, verify: bool
     ) -> None:
         size = self._geometry.chunk_bytes
+        if verify and len(raw) >= OVERLAP_BYTES:
+            self._fill_while_hashing(shard, numbers, raw)
+            return
         if self._read_at(shard, raw.data, numbers.start * size) != len(raw):
             raise Mismatch("the shard file ends inside the sample")
         if verify:
             for n, number in enumerate(numbers):
                 rows = raw[n * size : (n + 1) * size]
                 self._verify(shard, number, rows.data, size - len(rows))
+
+    def _fill_while_hashing(self, shard: OpenShard, numbers: range, raw: NDArray[np.uint8]) -> None:
+        """Hash each chunk on a second thread while the next one is read."""
+        size, hasher = self._geometry.chunk_bytes, self._hasher()
+        verified = []
+        for n, number in enumerate(numbers):
+            rows = raw[n * size : (n + 1) * size]
+            if self._read_at(shard, rows.data, number * size) != len(rows):
+                raise Mismatch("the shard file ends inside the sample")
+            verified.append(hasher.submit(self._verify, shard, number, rows.data, size - len(rows)))
+        for task in verified:
+            task.result()
+
+    def _hasher(self) -> ThreadPoolExecutor:
+        """One thread of this process: a thread does not live on in a forked child."""
+        with self._lock:
+            if self._hashing is None or self._hashing[0] != os.getpid():
+                self._hashing = os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="verify")
+            return self._hashing[1]
 
     def _fill_scattered(self, shard: OpenShard, numbers: range, entries: Index,
                         raw: NDArray[np.uint8], *, verify: bool) -> None:  # fmt: skip
