@@ -125,9 +125,11 @@ class Mender:
 
     def _has_work(self, case: ShardCase) -> bool:
         """Whether a new generation would be better than what there is."""
-        if not case.subject.samples(case.shard):
+        tokens = self.subject.tokens(case.shard)
+        if not self.subject.samples(case.shard) or (tokens is None and case.manifest is None):
             return False
-        had = [s for s in case.lost if self._open_source or self._in_replica(case, s)]
+        source = tokens is not None and self._open_source is not None
+        had = [s for s in case.lost if source or self._in_replica(case, s)]
         salvageable = case.manifest is not None and len(case.lost) < len(
             case.subject.samples(case.shard)
         )
@@ -229,12 +231,14 @@ class Mender:
         """Settle what nobody has as absent: better missing by name than served wrong."""
         manifest = case.manifest
         absent = {a.sample: a for a in manifest.absent} if manifest else {}
+        named = {s.sample: s.key for s in manifest.samples} if manifest else {}
+        named |= {number: entry.key for number, entry in absent.items()}
         origin = _some_origin(manifest, writer)
         for sample in _open(case, writer):
             if sample in writer.journal.failures or origin is None:
                 continue
             extent = self.store.samples.extent(sample)
-            key = self.subject.keys(case.shard, [sample])[0]
+            key = named.get(sample) or self.subject.keys(case.shard, [sample])[0]
             before = absent.get(sample)
             failed = (
                 Failed(sample, before.reason, before.detail, before.attempts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hsstore.errors import ClaimedByAnother, StoreError
+from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, staged_bytes
 from hsstore.integrity.replica import Replica
@@ -86,6 +86,8 @@ def repair(
     progress = progress or Silent()
     run = fsck(opened, shards=shards, threads=threads, progress=progress, stop=stop)
     findings = [finding for finding in run if finding.severity != "note"]
+    if stop():
+        raise Stopped("stopped before anything was mended", remedy="run the same command again")
     plan = _plan(run, findings, copy, with_source=source is not None)
     errors = tuple(f for f in findings if f.severity == "error")
     result = RepairResult(plan, len(errors), remaining=errors)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hsstore.errors import StoreError
 from hsstore.integrity.chunk_reader import ChunkReader
-from hsstore.model.finding import LEVELS, Finding, Level, severity_of
+from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severity_of
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import Marker
@@ -86,6 +86,7 @@ class Subject:
         mendable: bool = True,
     ) -> Finding:
         """A finding about this store; ``samples`` are global indexes."""
+        mends = mendable and kind not in BEYOND_REPAIR
         keys = None if shard is None or samples is None else self.keys(shard, samples)
         return Finding(
             kind=kind,
@@ -97,7 +98,7 @@ class Subject:
             chunk=chunk,
             byte_range=byte_range,
             evidence=evidence,
-            repair=self.command(shard, source=source) if mendable else None,
+            repair=self.command(shard, source=source) if mends else None,
         )
 
 

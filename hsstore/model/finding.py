@@ -51,6 +51,8 @@ KINDS = {
 # What no sample suffers from is a warning, what is only good to know a note; neither is a problem.
 WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file"})
 NOTES = frozenset({"origin-mixed"})
+BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
+                         "plan-unreadable"}  # fmt: skip
 
 
 def severity_of(kind: str) -> Severity:

@@ -287,6 +287,13 @@ def test_a_decided_replacement_is_finished_or_set_aside(store: Store, *, torn: b
     assert contents(Store.open(store.root)) == healthy
 
 
+def test_without_keys_nothing_is_committed_under_made_up_ones(store: Store) -> None:
+    (store.root / store.marker(SHARD).manifest_name).unlink()
+    (store.root / keys.tokens(0, SHARD)).unlink()
+    result = mend(store, HashedSource(store.identity))
+    assert {f.kind for f in result.remaining} == {"manifest-missing", "tokens-missing"}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_twenty_seeded_places(store: Store, seed: int) -> None:
     """A random hurt in a random place is named, mended with the least work, and gone."""
