@@ -64,8 +64,8 @@ class Filesystem:
     # -- open files ---------------------------------------------------------------------------
 
     def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
-        """A file descriptor."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        """A file descriptor; never of what a symbolic link names, and never waiting for a pipe."""
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hsstore.errors import InvalidDocument
+from hsstore.errors import InvalidDocument, UnsupportedFormat
 from hsstore.model.document import (
     FORMAT,
     Document,
@@ -95,7 +95,8 @@ def _documents(raw: bytes) -> Iterator[tuple[bytes, Document]]:
         try:
             document = unseal(line, *FIELDS)
             validate(document, FIELDS[document["kind"]])
-        except InvalidDocument:
+        except (InvalidDocument, UnsupportedFormat):
+            # hsstore.json speaks for the whole store: a newer line in it is a damaged one.
             return
         yield line, document
 
