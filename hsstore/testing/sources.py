@@ -23,20 +23,37 @@ def seeded_states(identity: StoreIdentity, input_ids: NDArray[np.int32]) -> NDAr
 
 
 class SeededSource:
-    """Answers with ``seeded_states``; ``failing`` names the keys that cannot be had, and why."""
+    """Answers with ``seeded_states``; ``failing`` names the keys that cannot be had, and why.
 
-    def __init__(self, identity: StoreIdentity, failing: Mapping[str, str] | None = None) -> None:
+    ``match`` overrides what the store demands of an origin. ``asked`` lists the samples that were
+    asked for, in order; ``tokens`` counts their tokens.
+    """
+
+    def __init__(
+        self,
+        identity: StoreIdentity,
+        failing: Mapping[str, str] | None = None,
+        *,
+        match: Mapping[str, str | None] | None = None,
+        engine: str = "seeded",
+    ) -> None:
         self.identity = identity
         self.failing = failing or {}
+        self.asked: list[int] = []
+        self.tokens = 0
+        self._match = match or {}
+        self._engine = engine
 
     def origin(self) -> Origin:
-        """An origin that agrees with the store in everything."""
+        """An origin that agrees with the store in everything but ``match``."""
         match = expected_match(self.identity.model, self.identity.capture)
-        return Origin(match, {"engine": "seeded"})
+        return Origin({**match, **self._match}, {"engine": self._engine})
 
     def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
         """One answer a request, in their order."""
         for request in requests:
+            self.asked.append(request.sample)
+            self.tokens += len(request.input_ids)
             if request.key in self.failing:
                 yield Failed(request.sample, "seeded", self.failing[request.key])
             else:

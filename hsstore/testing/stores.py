@@ -19,6 +19,7 @@ from hsstore.testing.sources import SeededSource, seeded_states
 
 VOCABULARY = 1000
 CONFIG = {"model_type": "llama", "num_hidden_layers": 8, "vocab_size": VOCABULARY}
+LENGTHS = (5, 17, 9, 30, 3, 12, 8, 25, 14, 6, 32, 11)
 
 
 def key_of(sample: int) -> str:
@@ -73,6 +74,41 @@ def fill(
     """Extract into a store with a seeded source; ``failing`` keys are committed as absent."""
     extract(store, SeededSource(store.identity, failing), shards=shards)
     return store
+
+
+def filled_store(
+    root: Path,
+    lengths: Sequence[int] = LENGTHS,
+    *,
+    dtype: str = "bfloat16",
+    codec: str = "none",
+    shards: range | None = None,
+    failing: Mapping[str, str] | None = None,
+) -> Store:
+    """A store to be damaged, filled as by ``fill``: its shards have several pages and chunks."""
+    return fill(
+        empty_store(
+            root,
+            lengths,
+            layers=(1, 3, "final"),
+            hidden_size=64,
+            dtype=dtype,
+            codec=codec,
+            chunk_rows=8,
+            shard_rows=64,
+        ),
+        shards=shards,
+        failing=failing,
+    )
+
+
+def contents(store: Store) -> dict[str, str]:
+    """The content digest of every committed sample by key."""
+    return {
+        sample.key: sample.content
+        for shard in store.committed()
+        for sample in store.manifest(store.marker(shard)).samples
+    }
 
 
 def replace(store: Store, shard: int) -> None:

@@ -1,31 +1,14 @@
 """What every store must satisfy after trouble: right where it is committed, and tidy."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from hsstore.model import keys
-from hsstore.model.identity import StoreIdentity
-from hsstore.model.source import Extracted, Failed, Request
 from hsstore.storage.journal import read_journal
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
-from hsstore.testing.sources import SeededSource, seeded_states
-
-
-class CountingSource(SeededSource):
-    """A seeded source that keeps the indexes of the samples it computed, in order."""
-
-    def __init__(self, identity: StoreIdentity) -> None:
-        super().__init__(identity)
-        self.computed: list[int] = []
-
-    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
-        """One answer a request, in their order."""
-        for request in requests:
-            self.computed.append(request.sample)
-            yield from super().states([request])
+from hsstore.testing.sources import seeded_states
 
 
 def assert_exact(root: Path) -> int:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.extraction.extractor import extract
 from hsstore.model import keys
 from hsstore.testing import damage
-from hsstore.testing.created_stores import empty_store, filled_store
-from hsstore.testing.hashed_source import HashedSource
+from hsstore.testing.stores import filled_store
 from hsstore_cli.findings import ranges
 from hsstore_cli.main import main
 
@@ -28,7 +26,7 @@ def test_damage_ends_with_4_and_the_command(
     assert main(["fsck", str(root)]) == 4
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("error chunk-damaged")
-    assert "samples: s3" in lines[2]
+    assert "samples: sample-3" in lines[2]
     assert lines[-1] == (
         f"To mend it: hsstore repair '{root}' --shards 1 --source transformers:PATH --apply"
     )
@@ -55,8 +53,7 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
 def test_unfinished_store_names_ranges_of_missing_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity), shards=range(1))
+    store = filled_store(tmp_path / "store", shards=range(1))
     assert main(["fsck", str(store.root), "--level", "quick"]) == 4
     out = capsys.readouterr().out
     assert "3 shards: 1-3" in out

@@ -9,8 +9,8 @@ from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.created_stores import contents, filled_store
-from hsstore.testing.hashed_source import HashedSource
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import contents, filled_store
 from hsstore_cli.main import main
 
 
@@ -22,17 +22,17 @@ def damaged(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[HashedSource]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[SeededSource]:
     """Stand in for a real model; the sources that were opened."""
-    opened: list[HashedSource] = []
+    sources: list[SeededSource] = []
 
-    def open_source(text: str, identity: StoreIdentity) -> HashedSource:
+    def open_source(text: str, identity: StoreIdentity) -> SeededSource:
         assert text == "transformers:MODEL"
-        opened.append(HashedSource(identity))
-        return opened[-1]
+        sources.append(SeededSource(identity))
+        return sources[-1]
 
     monkeypatch.setattr("hsstore_cli.repair.open_source", open_source)
-    return opened
+    return sources
 
 
 SOURCE = ("--source", "transformers:MODEL")
@@ -46,22 +46,22 @@ def test_nothing_wrong_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_shown_only_ends_with_4(
-    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+    damaged: Store, opened: list[SeededSource], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["repair", str(damaged.root), *SOURCE]) == 4
     out = capsys.readouterr().out
     assert "shard 1: replace the shard" in out
-    assert "computed by the source: s3" in out
+    assert "computed by the source: sample-3" in out
     assert out.splitlines()[-1].endswith(f"{damaged.root} {' '.join(SOURCE)} --apply")
-    assert hashed == []
+    assert opened == []
 
 
 def test_corrected_ends_with_1_then_sound(
-    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+    damaged: Store, opened: list[SeededSource], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["repair", str(damaged.root), "--shards", "1", *SOURCE, "--apply"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].endswith("all corrected")
-    assert [source.asked for source in hashed] == [[3]]
+    assert [source.asked for source in opened] == [[3]]
     assert main(["fsck", str(damaged.root)]) == 0
 
 
@@ -70,7 +70,7 @@ def test_without_source_the_command_to_run_is_named(
 ) -> None:
     assert main(["repair", str(damaged.root), "--apply"]) == 4
     out = capsys.readouterr().out
-    assert "nothing given here provides: s3" in out
+    assert "nothing given here provides: sample-3" in out
     assert f"hsstore repair {damaged.root} --source transformers:PATH --apply" in out
 
 
@@ -81,13 +81,13 @@ def test_from_a_replica(damaged: Store, tmp_path: Path) -> None:
 
 
 def test_json_is_steps_and_a_summary(
-    damaged: Store, hashed: list[HashedSource], capsys: pytest.CaptureFixture[str]
+    damaged: Store, opened: list[SeededSource], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["repair", str(damaged.root), *SOURCE, "--apply", "--json"]) == 1
     step, summary = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (step["type"], step["provider"], step["samples"]) == ("step", "source", ["s3"])
+    assert (step["type"], step["provider"], step["samples"]) == ("step", "source", ["sample-3"])
     assert (summary["type"], summary["samples_reextracted"]) == ("summary", 1)
-    assert len(hashed) == 1
+    assert len(opened) == 1
 
 
 def test_wrong_source_text_is_a_usage_error(damaged: Store) -> None:

@@ -15,8 +15,9 @@ from hsstore.storage import writer
 from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
 from hsstore.testing.faults import FaultyFilesystem
+from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, replace
-from hsstore.testing.verdicts import CountingSource, assert_complete, assert_exact
+from hsstore.testing.verdicts import assert_complete, assert_exact
 
 LENGTHS = (3, 16)
 CODECS = ["none", pytest.param("blosc-zstd", marks=pytest.mark.sweep)]
@@ -28,7 +29,7 @@ def journal_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def extraction(store: Store) -> None:
-    extract(store, CountingSource(store.identity))
+    extract(store, SeededSource(store.identity))
 
 
 def replacement(store: Store) -> None:
@@ -58,7 +59,7 @@ def test_extraction_goes_on_after_any_power_cut(tmp_path: Path, codec: str) -> N
         seen += 1
         assert_exact(root)
         store = Store.open(root, filesystem=FaultyFilesystem())
-        assert extract(store, CountingSource(store.identity)).complete
+        assert extract(store, SeededSource(store.identity)).complete
         assert_complete(root)
     assert seen > 60
 
@@ -71,7 +72,7 @@ def test_a_replacement_cut_short_leaves_the_old_or_the_new_generation(
     for root in cuts(fill(empty_store(tmp_path / "store", (5, 3), codec=codec)).root, replacement):
         assert_exact(root)
         store = Store.open(root, filesystem=FaultyFilesystem())
-        assert extract(store, CountingSource(store.identity)).samples_extracted == 0
+        assert extract(store, SeededSource(store.identity)).samples_extracted == 0
         assert assert_exact(root) == 2
         generations.add(store.marker(0).version.generation)
         assert not list((root / keys.INTENT).iterdir())

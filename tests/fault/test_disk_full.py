@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,14 @@ import pytest
 
 from hsstore.errors import OUT_OF_SPACE
 from hsstore.extraction.extractor import extract
-from hsstore.model.identity import StoreIdentity
 from hsstore.storage import writer
 from hsstore.storage.commit import committed_versions
 from hsstore.storage.filesystem import LOCAL
 from hsstore.storage.store import Store
 from hsstore.testing.faults import CHANGING, GROWING, FaultyFilesystem
-from hsstore.testing.stores import empty_store
-from hsstore.testing.verdicts import CountingSource, assert_complete, assert_exact, journalled
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import contents, empty_store, fill
+from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
 
 LENGTHS = (3, 4, 1, 5, 2, 4)
 
@@ -37,7 +37,7 @@ def operations(template: Path, target: Path, kinds: frozenset[str]) -> int:
     shutil.copytree(template, target)
     filesystem = FaultyFilesystem(kinds)
     store = Store.open(target, filesystem=filesystem)
-    extract(store, CountingSource(store.identity))
+    extract(store, SeededSource(store.identity))
     assert_complete(target)
     return len(filesystem.operations)
 
@@ -82,18 +82,18 @@ def test_any_refused_operation_costs_only_what_was_not_journalled(
         assert assert_exact(root) in (0, len(LENGTHS))
         kept = journalled(root)
         filesystem.heal()
-        again = CountingSource(store.identity)
+        again = SeededSource(store.identity)
         summary = extract(Store.open(root, filesystem=filesystem), again)
         assert summary.complete, n
-        assert not kept & set(again.computed), f"operation {n} of {filesystem.operations}"
-        assert len(again.computed) == len(set(again.computed))
+        assert not kept & set(again.asked), f"operation {n} of {filesystem.operations}"
+        assert len(again.asked) == len(set(again.asked))
         assert_complete(root)
         assert filesystem.touched_after_failure == [], n
 
 
 def refusal(store: Store) -> OSError | None:
     try:
-        extract(store, CountingSource(store.identity))
+        extract(store, SeededSource(store.identity))
     except OSError as error:
         return error
     return None
@@ -116,28 +116,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_extraction_goes_on_once_a_full_disk_is_enlarged(
     tmp_path: Path, small_disk: Path, codec: str
 ) -> None:
-    expected = content(roomy(tmp_path / "elsewhere", codec), CountingSource)
+    expected = contents(fill(roomy(tmp_path / "elsewhere", codec)))
     store = roomy(small_disk / "store", codec)
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     with pytest.raises(OSError, match="No space left") as refused:
         extract(store, source)
     assert refused.value.errno in OUT_OF_SPACE
-    before, kept = set(source.computed), journalled(store.root)
+    before, kept = set(source.asked), journalled(store.root)
     assert kept or committed_versions(LOCAL, store.root)
     assert assert_exact(store.root) < store.plan.samples
     subprocess.run(["/bin/mount", "-o", "remount,size=16m", small_disk], check=True)
-    assert content(store, lambda _: source) == expected
+    assert extract(store, source).complete
+    assert contents(store) == expected
     assert_complete(store.root)
-    recomputed = [s for s in before if source.computed.count(s) > 1]
+    recomputed = [s for s in before if source.asked.count(s) > 1]
     assert not kept & set(recomputed)
     assert len(recomputed) <= 1
-
-
-def content(store: Store, source: Callable[[StoreIdentity], CountingSource]) -> dict[int, str]:
-    """The content digest of every sample once the store is filled."""
-    assert extract(store, source(store.identity)).complete
-    manifests = (store.manifest(store.marker(shard)) for shard in range(store.plan.shards))
-    return {s.sample: s.content for manifest in manifests for s in manifest.samples}
 
 
 def roomy(root: Path, codec: str) -> Store:

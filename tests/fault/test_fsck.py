@@ -18,9 +18,9 @@ from hsstore.model.finding import KINDS, LEVELS, Finding, Level
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.created_stores import contents, empty_store, filled_store
 from hsstore.testing.damage import CORPUS, Damage
-from hsstore.testing.hashed_source import HashedSource
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import contents, filled_store, key_of
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
@@ -56,18 +56,17 @@ def test_corpus_is_found_at_its_level_and_named(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     dtype=st.sampled_from(["bfloat16", "float16", "float32"]),
     codec=st.sampled_from(["none", "blosc-zstd"]),
-    failing=st.sampled_from([(), (0,)]),
+    failing=st.sampled_from([{}, {key_of(0): "broken"}]),
 )
 def test_healthy_stores_are_silent(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[int],
     dtype: str,
     codec: str,
-    failing: tuple[int, ...],
+    failing: dict[str, str],
 ) -> None:
     root = tmp_path_factory.mktemp("healthy") / "store"
-    store = empty_store(root, lengths, dtype=dtype, codec=codec)
-    extract(store, HashedSource(store.identity, failing=failing))
+    store = filled_store(root, lengths, dtype=dtype, codec=codec, failing=failing)
     findings, run = check(store)
     assert [f.kind for f in findings] == ["sample-absent"] * len(failing)
     assert run.summary.complete
@@ -101,8 +100,7 @@ def test_swapped_shard_files_of_one_layout_are_found_by_their_chunks(tmp_path: P
 
 
 def test_unfinished_store_names_missing_shards(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity), shards=range(1))
+    store = filled_store(tmp_path / "store", shards=range(1))
     findings, run = check(store, "quick")
     assert [(f.kind, f.shard) for f in findings] == [
         ("shard-missing", n) for n in range(1, store.plan.shards)
@@ -111,11 +109,10 @@ def test_unfinished_store_names_missing_shards(tmp_path: Path) -> None:
 
 
 def test_absent_sample_is_named_at_every_level(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity, failing=[4]))
+    store = filled_store(tmp_path / "store", failing={key_of(4): "broken"})
     for level in LEVELS:
         (finding,), _ = check(store, level)
-        assert (finding.kind, finding.samples) == ("sample-absent", ("s4",))
+        assert (finding.kind, finding.samples) == ("sample-absent", ("sample-4",))
 
 
 def test_foreign_files_are_warnings(tmp_path: Path) -> None:
@@ -272,12 +269,11 @@ def test_states_of_another_model_are_found(tmp_path: Path) -> None:
 
 
 def test_mixed_engines_are_a_note(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity), shards=range(1))
-    extract(store, HashedSource(store.identity, engine="another"))
+    store = filled_store(tmp_path / "store", shards=range(1))
+    extract(store, SeededSource(store.identity, engine="another"))
     (finding,), run = check(store)
     assert (finding.kind, finding.severity) == ("origin-mixed", "note")
-    assert "another, hashed" in finding.detail
+    assert "another, seeded" in finding.detail
     assert run.summary.sound
 
 

@@ -18,8 +18,9 @@ from hsstore.model import keys
 from hsstore.storage import claim, writer
 from hsstore.storage.store import Store
 from hsstore.testing.faults import Crash, FaultyFilesystem
-from hsstore.testing.stores import empty_store, fill
-from hsstore.testing.verdicts import CountingSource, assert_complete, assert_exact, journalled
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import contents, empty_store, fill
+from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
 
 LENGTHS = random.Random(5).choices(range(1, 17), k=24)  # noqa: S311 - no secret
 
@@ -38,16 +39,16 @@ def test_a_crash_at_any_operation_costs_only_what_was_not_journalled(
         filesystem.crash(n)
         store = Store.open(root, filesystem=filesystem)
         try:
-            extract(store, CountingSource(store.identity))
+            extract(store, SeededSource(store.identity))
             done = True
         except Crash:
             pass
         assert_exact(root)
         kept = journalled(root)
-        again = CountingSource(store.identity)
+        again = SeededSource(store.identity)
         filesystem.heal()
         assert extract(Store.open(root, filesystem=filesystem), again).complete, n
-        assert not kept & set(again.computed), n
+        assert not kept & set(again.asked), n
         assert_complete(root)
         shutil.rmtree(root)
         n += 1
@@ -107,11 +108,6 @@ def test_killed_again_and_again_it_ends_as_if_it_never_had_been(
     assert {s: computed[s] for s in safe} == safe
 
 
-def contents(store: Store) -> dict[int, str]:
-    manifests = (store.manifest(store.marker(shard)) for shard in range(store.plan.shards))
-    return {s.sample: s.content for manifest in manifests for s in manifest.samples}
-
-
 def wait_for_journal(root: Path, samples: int) -> None:
     end = time.monotonic() + 20
     while len(journalled(root)) < samples:
@@ -133,18 +129,18 @@ def test_a_killed_writers_file_is_adopted_in_place_even_before_it_is_reaped(
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     (data,) = (one_shard.root / keys.STAGE).glob(f"*/{keys.STAGED_DATA}")
     inode, kept = data.stat().st_ino, journalled(one_shard.root)
-    source = CountingSource(one_shard.identity)
+    source = SeededSource(one_shard.identity)
     assert extract(one_shard, source).complete
     process.wait()
     assert (one_shard.root / keys.shard_file(0)).stat().st_ino == inode
-    assert not kept & set(source.computed)
+    assert not kept & set(source.asked)
     assert_complete(one_shard.root)
 
 
 def test_a_live_writer_keeps_its_shard(tmp_path: Path, one_shard: Store) -> None:
     process = start(one_shard.root, tmp_path / "log", 0.02)
     wait_for_journal(one_shard.root, 1)
-    summary = extract(one_shard, CountingSource(one_shard.identity))
+    summary = extract(one_shard, SeededSource(one_shard.identity))
     assert (summary.shards_claimed_by_others, summary.samples_extracted) == ([0], 0)
     with pytest.raises(ClaimedByAnother, match="heartbeat"):
         claim.acquire(one_shard.filesystem, one_shard.root, one_shard.identity.uuid, 0, "a" * 16)
@@ -160,10 +156,10 @@ def test_a_stalled_writer_that_wakes_up_harms_nobody(tmp_path: Path, one_shard: 
     (held,) = (one_shard.root / keys.CLAIM).iterdir()
     inode, kept = data.stat().st_ino, journalled(one_shard.root)
     os.utime(held, (0, time.time() - 61))
-    source = CountingSource(one_shard.identity)
+    source = SeededSource(one_shard.identity)
     assert extract(one_shard, source).complete
     assert (one_shard.root / keys.shard_file(0)).stat().st_ino != inode
-    assert not kept & set(source.computed)
+    assert not kept & set(source.asked)
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 0
     assert_complete(one_shard.root)

@@ -8,7 +8,6 @@ from shutil import copytree
 import pytest
 
 from hsstore.errors import IdentityMismatch, OutOfSpace, Stopped, StoreError
-from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.model import keys
@@ -17,9 +16,9 @@ from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.space import Space, available
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.created_stores import contents, empty_store, filled_store
 from hsstore.testing.damage import CORPUS, SHARD, Damage
-from hsstore.testing.hashed_source import HashedSource
+from hsstore.testing.sources import SeededSource
+from hsstore.testing.stores import LENGTHS, contents, filled_store, key_of
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
@@ -51,12 +50,12 @@ def test_corpus_is_mended_and_only_lost_samples_are_computed(store: Store, entry
         for key in finding.samples or ()
         if finding.severity == "error"
     }
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     result = mend(store, source)
     assert result.corrected, result
     assert kinds(store.root) == []
     assert contents(Store.open(store.root)) == healthy
-    assert {f"s{n}" for n in source.asked} == (lost if entry.remade else set())
+    assert {key_of(n) for n in source.asked} == (lost if entry.remade else set())
     assert source.tokens == result.done.tokens_reextracted
 
 
@@ -68,7 +67,7 @@ def test_a_replica_of_either_codec_serves_as_source(
     replica = filled_store(tmp_path / "replica", codec=other)
     healthy = contents(store)
     entry.inflict(store)
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     result = mend(store, source, replica=replica.root)
     assert result.corrected
     assert result.done.samples_from_replica > 0
@@ -92,7 +91,7 @@ def test_damaged_bytes_of_a_replica_are_not_taken(
     replica = copytree(filled, tmp_path / "replica")
     for root in (store.root, replica):
         damage.flip_bit(root / keys.shard_file(SHARD), 100)
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     assert mend(store, source, replica=replica).corrected
     assert len(source.asked) == 1
 
@@ -104,7 +103,7 @@ def test_nothing_is_written_unless_told(store: Store) -> None:
     assert snapshot(store.root) == before
     (step,) = result.plan.steps
     assert (step.action, step.provider, step.shard, step.samples) == (
-        "replace", "source", SHARD, ("s3",),
+        "replace", "source", SHARD, ("sample-3",),
     )  # fmt: skip
     assert step.tokens == 30
     assert not result.corrected
@@ -136,9 +135,9 @@ def test_truncated_without_source_keeps_what_is_whole(store: Store) -> None:
     assert {f.kind for f in result.remaining} == {"sample-absent"}
     now = contents(Store.open(store.root))
     assert now == {key: digest for key, digest in healthy.items() if key not in absent}
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     assert mend(store, source).corrected
-    assert {f"s{n}" for n in source.asked} == absent
+    assert {key_of(n) for n in source.asked} == absent
     assert contents(Store.open(store.root)) == healthy
 
 
@@ -147,7 +146,7 @@ def test_damaged_bytes_go_to_quarantine_with_a_note(store: Store) -> None:
     damage.flip_bit(path, 100)
     chunk = min(store.manifest(store.marker(SHARD)).chunks, key=lambda c: c.offset)
     damaged = path.read_bytes()[: chunk.length]
-    mend(store, HashedSource(store.identity))
+    mend(store, SeededSource(store.identity))
     (folder,) = (store.root / keys.QUARANTINE).iterdir()
     assert folder.name.startswith("00000001-000002.")
     note, kept = sorted(folder.iterdir(), key=lambda p: p.name != "note.json")
@@ -158,16 +157,17 @@ def test_damaged_bytes_go_to_quarantine_with_a_note(store: Store) -> None:
 def test_a_re_extracted_sample_names_the_digest_it_replaces(store: Store) -> None:
     before = contents(store)
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
-    mend(store, HashedSource(store.identity))
+    mend(store, SeededSource(store.identity))
     manifest = store.manifest(store.marker(SHARD))
     assert manifest.version.generation == 2
-    assert {s.key: s.previous for s in manifest.samples if s.previous} == {"s3": before["s3"]}
+    assert {s.key: s.previous for s in manifest.samples if s.previous} == {
+        key_of(3): before[key_of(3)]
+    }
 
 
 def test_unfinished_store_is_extracted(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity), shards=range(2))
-    source = HashedSource(store.identity)
+    store = filled_store(tmp_path / "store", shards=range(2))
+    source = SeededSource(store.identity)
     result = mend(store, source)
     assert [step.action for step in result.plan.steps] == ["extract"] * (store.plan.shards - 2)
     assert result.corrected
@@ -177,15 +177,16 @@ def test_unfinished_store_is_extracted(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_fails_again_stays_absent(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store")
-    extract(store, HashedSource(store.identity, failing=[4, 5]))
-    result = mend(store, HashedSource(store.identity, failing=[5]))
-    assert [(f.kind, f.samples) for f in result.remaining] == [("sample-absent", ("s5",))]
-    assert mend(store, HashedSource(store.identity)).corrected
+    broken = {key_of(4): "broken", key_of(5): "broken"}
+    store = filled_store(tmp_path / "store", failing=broken)
+    del broken[key_of(4)]
+    result = mend(store, SeededSource(store.identity, broken))
+    assert [(f.kind, f.samples) for f in result.remaining] == [("sample-absent", ("sample-5",))]
+    assert mend(store, SeededSource(store.identity)).corrected
     assert kinds(store.root) == []
 
 
-class Interrupted(HashedSource):
+class Interrupted(SeededSource):
     """Dies in front of the n-th request."""
 
     left = 2
@@ -204,7 +205,7 @@ class Interrupted(HashedSource):
 def test_an_interrupted_repair_goes_on(store: Store) -> None:
     healthy = contents(store)
     (store.root / keys.shard_file(SHARD)).unlink()
-    first, second = Interrupted(store.identity), HashedSource(store.identity)
+    first, second = Interrupted(store.identity), SeededSource(store.identity)
     with pytest.raises(KeyboardInterrupt):
         mend(store, first)
     assert mend(store, second).corrected
@@ -214,10 +215,10 @@ def test_an_interrupted_repair_goes_on(store: Store) -> None:
 
 def test_stopping_keeps_what_was_computed(store: Store) -> None:
     (store.root / keys.shard_file(SHARD)).unlink()
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     with pytest.raises(Stopped):
         mend(store, source, stop=lambda: len(source.asked) > 0)
-    again = HashedSource(store.identity)
+    again = SeededSource(store.identity)
     assert mend(store, again).corrected
     assert set(again.asked).isdisjoint(source.asked)
 
@@ -226,12 +227,12 @@ def test_another_model_is_refused_before_anything_is_written(store: Store) -> No
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
     before = snapshot(store.root)
     with pytest.raises(IdentityMismatch, match="config"):
-        mend(store, HashedSource(store.identity, match={"config": "0" * 32}))
+        mend(store, SeededSource(store.identity, match={"config": "0" * 32}))
     assert snapshot(store.root) == before
 
 
 def test_a_replica_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
-    other = filled_store(tmp_path / "other", seed=8)
+    other = filled_store(tmp_path / "other", [*LENGTHS[:-1], LENGTHS[-1] - 1])
     with pytest.raises(IdentityMismatch, match="dataset"):
         mend(store, replica=other.root)
 
@@ -246,7 +247,7 @@ def test_a_full_disk_is_refused_before_writing(
     monkeypatch.setattr("hsstore.integrity.mend.available", nothing)
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
     with pytest.raises(OutOfSpace, match="shard 1"):
-        mend(store, HashedSource(store.identity))
+        mend(store, SeededSource(store.identity))
     assert store.marker(SHARD).version.generation == 1
 
 
@@ -255,7 +256,7 @@ def test_a_folder_behind_a_link_is_left_to_a_person(store: Store, tmp_path: Path
     (store.root / keys.MANIFEST).symlink_to(tmp_path / "elsewhere")
     assert "folder-missing" in kinds(store.root)
     with pytest.raises(StoreError, match="put the real folder back"):
-        mend(store, HashedSource(store.identity))
+        mend(store, SeededSource(store.identity))
 
 
 class DiesAtRename(Filesystem):
@@ -272,7 +273,7 @@ def test_a_decided_replacement_is_finished_or_set_aside(store: Store, *, torn: b
     healthy = contents(store)
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
     dying = Store.open(store.root, filesystem=DiesAtRename())
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     with pytest.raises(KeyboardInterrupt):
         repair(dying, source=lambda: source, apply=True)
     (intent,) = (store.root / keys.INTENT).iterdir()
@@ -280,7 +281,7 @@ def test_a_decided_replacement_is_finished_or_set_aside(store: Store, *, torn: b
     if torn:
         damage.flip_bit(intent)
         assert "intent-invalid" in kinds(store.root)
-    again = HashedSource(store.identity)
+    again = SeededSource(store.identity)
     assert mend(store, again).corrected
     assert again.asked == []
     assert kinds(store.root) == []
@@ -290,7 +291,7 @@ def test_a_decided_replacement_is_finished_or_set_aside(store: Store, *, torn: b
 def test_without_keys_nothing_is_committed_under_made_up_ones(store: Store) -> None:
     (store.root / store.marker(SHARD).manifest_name).unlink()
     (store.root / keys.tokens(0, SHARD)).unlink()
-    result = mend(store, HashedSource(store.identity))
+    result = mend(store, SeededSource(store.identity))
     assert {f.kind for f in result.remaining} == {"manifest-missing", "tokens-missing"}
 
 
@@ -313,9 +314,9 @@ def test_twenty_seeded_places(store: Store, seed: int) -> None:
     assert findings
     assert all(f.shard == shard and f.samples and f.repair for f in findings)
     needing = [f for f in findings if "--source" in (f.repair or "")]
-    source = HashedSource(store.identity)
+    source = SeededSource(store.identity)
     assert mend(store, source, shards=range(shard, shard + 1)).corrected
-    assert {f"s{n}" for n in source.asked} == {k for f in needing for k in f.samples or ()}
+    assert {key_of(n) for n in source.asked} == {k for f in needing for k in f.samples or ()}
     assert kinds(store.root) == []
     assert contents(Store.open(store.root)) == healthy
 

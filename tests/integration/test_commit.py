@@ -29,7 +29,7 @@ from hsstore.storage.writer import StagedShard
 from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, replace
-from hsstore.testing.verdicts import CountingSource, assert_complete, assert_exact, leftovers
+from hsstore.testing.verdicts import assert_complete, assert_exact, leftovers
 
 LENGTHS = (3, 4, 5)
 
@@ -244,9 +244,9 @@ def test_a_whole_file_without_a_marker_is_committed_without_computing_it_again(
 ) -> None:
     crash_at(store, "link", 3)  # claim, manifest and file were linked
     assert (store.root / keys.shard_file(0)).exists()
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     summary = extract(store, source)
-    assert (summary.complete, summary.shards_committed, source.computed) == (True, 1, [])
+    assert (summary.complete, summary.shards_committed, source.asked) == (True, 1, [])
     assert_complete(store.root)
 
 
@@ -258,9 +258,9 @@ def lose_marker(store: Store) -> Path:
 
 def test_a_lost_marker_is_written_again(store: Store) -> None:
     lose_marker(store)
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     assert extract(store, source).complete
-    assert source.computed == []
+    assert source.asked == []
 
 
 def flip(path: Path) -> None:
@@ -286,9 +286,9 @@ def test_a_file_that_nothing_proves_is_set_aside_not_deleted(
     path = lose_marker(store)
     damage(path)
     found = path.read_bytes()
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     assert extract(store, source).complete
-    assert source.computed == [0, 1, 2]
+    assert source.asked == [0, 1, 2]
     (aside,) = (store.root / keys.QUARANTINE).iterdir()
     assert aside.read_bytes() == found
     assert_complete(store.root)

@@ -10,14 +10,13 @@ import pytest
 from hsstore.errors import IdentityMismatch, InvalidDocument, SourceError, SourceUnavailable
 from hsstore.extraction.extractor import extract
 from hsstore.model import keys
-from hsstore.model.source import Extracted, Failed, Origin, Request
+from hsstore.model.source import Extracted, Failed, Request
 from hsstore.storage.claim import acquire
 from hsstore.storage.journal import header_line
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, replace
 from hsstore.testing.verdicts import (
-    CountingSource,
     assert_complete,
     assert_exact,
     journalled,
@@ -120,10 +119,10 @@ def test_a_source_that_breaks_its_word_loses_nothing_that_was_right(
         extract(store, Odd(store, how))
     assert journalled(store.root) == kept
     assert not store.committed()
-    again = CountingSource(store.identity)
+    again = SeededSource(store.identity)
     summary = extract(store, again)
     assert (summary.complete, summary.samples_resumed) == (True, len(kept))
-    assert not kept & set(again.computed)
+    assert not kept & set(again.asked)
     assert_complete(store.root)
 
 
@@ -143,38 +142,21 @@ def test_the_summary_counts(store: Store) -> None:
 
 
 def test_a_range_of_shards_is_all_that_is_touched(store: Store) -> None:
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     assert not extract(store, source, shards=range(1, 2)).complete
-    assert (source.computed, list(store.committed())) == ([3], [1])
+    assert (source.asked, list(store.committed())) == ([3], [1])
 
 
 @pytest.mark.parametrize("after", range(9))
 def test_stopping_keeps_what_was_done(store: Store, after: int) -> None:
     asked = iter(range(100))
-    first, second = CountingSource(store.identity), CountingSource(store.identity)
+    first, second = SeededSource(store.identity), SeededSource(store.identity)
     summary = extract(store, first, stop=lambda: next(asked) >= after)
     assert summary.stopped == (not summary.complete)
     assert_exact(store.root)
     assert extract(store, second).complete
-    assert first.computed + second.computed == list(range(5))
+    assert first.asked + second.asked == list(range(5))
     assert_complete(store.root)
-
-
-class Other(CountingSource):
-    """Differs from the store in what a test says."""
-
-    match: dict[str, str | None]
-    recorded: dict[str, str]
-
-    def origin(self) -> Origin:
-        own = super().origin()
-        return Origin({**own.match, **self.match}, {**own.recorded, **self.recorded})
-
-
-def other(store: Store, match: dict[str, str | None], recorded: dict[str, str]) -> Other:
-    source = Other(store.identity)
-    source.match, source.recorded = match, recorded
-    return source
 
 
 @pytest.mark.parametrize(
@@ -185,30 +167,30 @@ def test_another_model_is_refused_before_anything_is_written(
 ) -> None:
     before = sorted(store.root.rglob("*"))
     with pytest.raises(IdentityMismatch, match=f"{next(iter(match))} is"):
-        extract(store, other(store, match, {}))
+        extract(store, SeededSource(store.identity, match=match))
     assert sorted(store.root.rglob("*")) == before
 
 
 def test_the_first_shard_fixes_what_the_store_did_not_know(store: Store) -> None:
-    extract(store, other(store, {"weights": "a" * 32}, {}), shards=range(1))
+    extract(store, SeededSource(store.identity, match={"weights": "a" * 32}), shards=range(1))
     with pytest.raises(IdentityMismatch, match=r"weights is 'b+', not 'a+'"):
-        extract(store, other(store, {"weights": "b" * 32}, {}))
+        extract(store, SeededSource(store.identity, match={"weights": "b" * 32}))
 
 
 def test_a_journal_fixes_it_too(store: Store) -> None:
     first = Odd(store, breaking)
-    first.origin = other(store, {"weights": "a" * 32}, {}).origin  # type: ignore[method-assign]
+    first.origin = SeededSource(store.identity, match={"weights": "a" * 32}).origin  # type: ignore[method-assign]
     with pytest.raises(SourceUnavailable):
         extract(store, first)
     with pytest.raises(IdentityMismatch, match="journal"):
-        extract(store, other(store, {"weights": "b" * 32}, {}))
+        extract(store, SeededSource(store.identity, match={"weights": "b" * 32}))
     assert journalled(store.root) == {0}
 
 
 def test_both_origins_of_a_resumed_shard_are_in_its_manifest(store: Store) -> None:
     with pytest.raises(SourceUnavailable):
         extract(store, Odd(store, breaking))
-    extract(store, other(store, {}, {"engine": "another"}))
+    extract(store, SeededSource(store.identity, engine="another"))
     manifest = store.manifest(store.marker(0))
     assert [o.recorded["engine"] for o in manifest.origins] == ["seeded", "another"]
     assert [s.origin for s in manifest.samples] == [0, 1, 1]
@@ -216,10 +198,10 @@ def test_both_origins_of_a_resumed_shard_are_in_its_manifest(store: Store) -> No
 
 def test_a_held_shard_is_passed_over(store: Store) -> None:
     claim = acquire(store.filesystem, store.root, store.identity.uuid, 1, "a" * 16)
-    summary = extract(store, CountingSource(store.identity))
+    summary = extract(store, SeededSource(store.identity))
     assert (summary.shards_claimed_by_others, summary.complete) == ([1], False)
     claim.release()
-    assert extract(store, CountingSource(store.identity)).complete
+    assert extract(store, SeededSource(store.identity)).complete
 
 
 def test_leftovers_of_finished_work_are_removed(store: Store) -> None:
@@ -228,7 +210,7 @@ def test_leftovers_of_finished_work_are_removed(store: Store) -> None:
     (store.root / keys.claim(1, 4)).write_bytes(b"")
     (store.root / keys.COMMIT / ".00000002-000002.json.1a2b3c4d").write_bytes(b"half")
     os.utime(store.root / keys.claim(1, 4), (0, 0))
-    extract(store, CountingSource(store.identity))
+    extract(store, SeededSource(store.identity))
     assert leftovers(store.root) == []
 
 
@@ -240,7 +222,7 @@ def test_unfinished_work_for_a_newer_generation_is_no_leftover(store: Store) -> 
     origin = SeededSource(store.identity).origin()
     line = header_line(store.identity.uuid, 0, 3, "a" * 16, origin)
     (folder / keys.STAGED_JOURNAL).write_bytes(line)
-    extract(store, CountingSource(store.identity))
+    extract(store, SeededSource(store.identity))
     assert (folder / keys.STAGED_JOURNAL).read_bytes() == line
 
 
@@ -248,17 +230,17 @@ def test_a_damaged_token_file_stops_before_anything_is_computed(store: Store) ->
     _ = store.samples
     path = store.root / keys.tokens(0, 0)
     path.write_bytes(path.read_bytes()[:-1])
-    source = CountingSource(store.identity)
+    source = SeededSource(store.identity)
     with pytest.raises(InvalidDocument, match="differs from the plan"):
         extract(store, source)
-    assert source.computed == []
+    assert source.asked == []
 
 
 def test_a_missing_token_file_is_told_as_that(store: Store) -> None:
     _ = store.samples
     (store.root / keys.tokens(0, 0)).unlink()
     with pytest.raises(FileNotFoundError, match="npz"):
-        extract(store, CountingSource(store.identity))
+        extract(store, SeededSource(store.identity))
 
 
 def test_values_that_are_not_finite_are_stored_as_they_came(store: Store) -> None:
