@@ -1,7 +1,6 @@
 """Filling a store: every shard that is not committed yet, from one source."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hsstore.errors import ClaimedByAnother
@@ -19,7 +18,7 @@ from hsstore.storage.fill import fill
 from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.provenance import refuse_other_origin, verify_origin
 from hsstore.storage.roll_forward import roll_forward
-from hsstore.storage.stage import fence, open_stage
+from hsstore.storage.stage import staging, take_over
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
 
@@ -74,7 +73,7 @@ class _Extraction:
 
     def run(self, shards: range | None) -> ExtractionSummary:
         verify_origin(self.store, self.origin)
-        clear_leftovers(self.store)
+        clear_leftovers(self.store, self.progress)
         committed = self.store.committed()
         self.summary.shards_committed_before = len(committed)
         wanted = shards if shards is not None else range(self.store.plan.shards)
@@ -107,38 +106,23 @@ class _Extraction:
             self.summary.samples_absent += marker.absent
 
     def _commit(self, shard: int, claim: Claim) -> Marker | None:
-        store, version = self.store, ShardVersion(shard, 1)
-        fence(store.filesystem, store.root, shard, claim)
-        if shard in store.committed():
+        store = self.store
+        if take_over(store, claim) is not None:
             self.summary.shards_committed_before += 1
             return None
         if (marker := roll_forward(store, shard)) is not None:
             self.progress.advance(marker.tokens)
             self.progress.note(f"shard {shard} was whole but unmarked: committed")
             return marker
-        with self._stage(version, claim) as writer:
+        with staging(store, ShardVersion(shard, 1), claim) as writer:
+            for earlier in writer.journal.origins:
+                refuse_other_origin(earlier, self.origin, f"shard {shard}'s journal")
             self._fill(writer, shard)
             if self.summary.stopped:
                 return None
-            staged = writer.finish()
+            staged = writer.finish(store.samples.shard_samples(shard))
         commit_new(store.filesystem, store.root, staged, claim)
         return staged.marker
-
-    @contextlib.contextmanager
-    def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
-        store = self.store
-        writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
-        try:
-            for earlier in writer.journal.origins:
-                refuse_other_origin(earlier, self.origin, f"shard {version.shard}'s journal")
-            yield writer
-        except BaseException:
-            # The first error is the one to tell; what can still be kept is kept.
-            with contextlib.suppress(OSError):
-                writer.close()
-            raise
-        else:
-            writer.close()
 
     def _fill(self, writer: ShardWriter, shard: int) -> None:
         samples = self.store.samples

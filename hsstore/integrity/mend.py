@@ -1,7 +1,6 @@
 """Mending one shard, under its claim: the next generation takes over every sample that is whole."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hsstore.errors import OutOfSpace, Stopped, StoreError
@@ -16,12 +15,12 @@ from hsstore.model.manifest import Manifest, StoredSample
 from hsstore.model.progress import Progress
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new, commit_replacement, replay_intents
+from hsstore.storage.commit import commit_new, commit_replacement, replay_intent
 from hsstore.storage.fill import fill
 from hsstore.storage.provenance import verify_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.space import available
-from hsstore.storage.stage import open_stage
+from hsstore.storage.stage import fence, staging
 from hsstore.storage.writer import ShardWriter, verified_chunks
 
 
@@ -102,9 +101,10 @@ class Mender:
     def _finish_intents(self, shard: int, claim: Claim) -> None:
         """Finish what was decided; an intent that cannot be finished decides nothing."""
         store = self.store
+        fence(store.filesystem, store.root, claim)
         for version in Listing(self.subject).of(shard)[1]:
             try:
-                replay_intents(store.filesystem, store.root, store.identity.geometry, shard)
+                replay_intent(store.filesystem, store.root, store.identity, version)
                 self.done.replacements_finished += 1
             except (StoreError, IsADirectoryError, NotADirectoryError) as error:
                 self.done.notes.append(str(error))
@@ -145,7 +145,7 @@ class Mender:
     def _replace(self, case: ShardCase, claim: Claim, quarantine: Quarantine) -> None:
         store, version = self.store, _next_version(case)
         self._refuse_full_disk(case)
-        with self._stage(version, claim) as writer:
+        with staging(store, version, claim) as writer:
             self._copy_whole(case, writer)
             self._take_from_replica(case, writer)
             self._compute(case, writer)
@@ -154,27 +154,21 @@ class Mender:
                                 key=lambda c: c.offset):  # fmt: skip
                 quarantine.keep_bytes(keys.shard_file(case.shard), chunk)
             self._clear_the_way(case, quarantine)
-            staged = writer.finish()
+            staged = writer.finish(self.subject.samples(case.shard))
         quarantine.close()
         if store.filesystem.exists(store.root / keys.shard_file(case.shard)) or case.markers:
-            commit_replacement(store.filesystem, store.root, staged, claim, store.identity.geometry)
+            found = store.committed().get(case.shard)
+            commit_replacement(
+                store.filesystem,
+                store.root,
+                staged,
+                claim,
+                store.identity,
+                replaces=found[0] if found else None,
+            )
         else:
             commit_new(store.filesystem, store.root, staged, claim)
         self.done.shards_replaced += 1
-
-    @contextlib.contextmanager
-    def _stage(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
-        store = self.store
-        writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
-        try:
-            yield writer
-        except BaseException:
-            # The first error is the one to tell; what can still be kept is kept.
-            with contextlib.suppress(OSError):
-                writer.close()
-            raise
-        else:
-            writer.close()
 
     def _copy_whole(self, case: ShardCase, writer: ShardWriter) -> None:
         """Copy every sample that is whole, verified once more on the way."""

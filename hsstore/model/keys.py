@@ -73,6 +73,11 @@ def stage(shard: int, writer: str) -> str:
     return f"{STAGE}/{shard:08d}.{writer}"
 
 
+def fenced(shard: int, writer: str, mark: str) -> str:
+    """What a takeover renames the staging folder of an earlier writer to; ``mark`` is random."""
+    return f"{stage(shard, writer)}.{mark}"
+
+
 def quarantined_file(shard: int, inode: int) -> str:
     """Where a whole shard file that nothing vouches for is set aside."""
     return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
@@ -114,7 +119,7 @@ def read_claim(name: str) -> tuple[int, int] | None:
 
 
 def read_stage(name: str) -> tuple[int, str] | None:
-    """Shard and writer of a name in stage/, None for another name."""
+    """Shard and writer of a name in stage/, fenced or not; None for another name."""
     found = _STAGE.fullmatch(name)
     return (int(found[1]), found[2]) if found else None
 
@@ -127,4 +132,4 @@ _MARKER = re.compile(r"(\d{8})-(\d{6})(\.absent)?\.json")
 _MANIFEST = re.compile(r"(\d{8})-(\d{6})\.([0-9a-f]{16})\.json")
 _INTENT = re.compile(r"(\d{8})-(\d{6})\.json")
 _CLAIM = re.compile(r"(\d{8})-(\d{6})\.json")
-_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})")
+_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})(\.[0-9a-f]{8})?")

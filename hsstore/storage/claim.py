@@ -77,6 +77,7 @@ class Claim:
         self.document = document
         self._filesystem = filesystem
         self._path = path
+        self._inode = filesystem.status(path).st_ino
         _HELD.add(writer)
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
@@ -105,9 +106,11 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
-            # A lost claim is found by verify() before anything is committed.
+            # A lost claim is found by verify() before anything is committed; its name may be
+            # another's by now, whose heartbeat is not ours to give.
             with contextlib.suppress(OSError):
-                self._filesystem.touch(self._path)
+                if self._filesystem.status(self._path).st_ino == self._inode:
+                    self._filesystem.touch(self._path)
 
 
 def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: str) -> Claim:

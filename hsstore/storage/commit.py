@@ -10,10 +10,11 @@ from pathlib import Path
 
 import xxhash
 
-from hsstore.errors import ClaimedByAnother, StoreError
+from hsstore.errors import ClaimedByAnother, InvalidDocument, StoreError
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.geometry import Geometry
+from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.storage.claim import Claim
@@ -69,7 +70,7 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
     filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
-    _link_once(filesystem, within / keys.STAGED_DATA, target)
+    filesystem.link(within / keys.STAGED_DATA, target)
     filesystem.sync_folder(target.parent)
     try:
         filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
@@ -82,42 +83,80 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
 
 
 def commit_replacement(
-    filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim, geometry: Geometry
+    filesystem: Filesystem,
+    root: Path,
+    staged: StagedShard,
+    claim: Claim,
+    identity: StoreIdentity,
+    *,
+    replaces: ShardVersion | None,
 ) -> None:
-    """Replace a committed shard by its next generation; publishing the intent decides it.
+    """Replace what is in place of a shard; publishing the intent decides it.
 
-    ClaimedByAnother where another writer took over or came first.
+    ``replaces`` is the committed version that the replacement was made from, None where there was
+    no true marker. ClaimedByAnother where another writer took over or came first.
     """
     marker, within = staged.marker, staged.folder
     with _fenced(filesystem, staged):
         claim.verify()
-        shard, generation = marker.version.shard, marker.version.generation
-        found = committed_versions(filesystem, root).get(shard)
-        if found is None or found[0].generation != generation - 1:
-            raise overtaken(shard)
+        found = committed_versions(filesystem, root).get(marker.version.shard)
+        committed = found[0] if found else None
+        if committed != replaces or (committed is not None and marker.version <= committed):
+            raise overtaken(marker.version.shard)
         filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
         intent = root / keys.intent(marker.version)
         filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
-    finish_replacement(filesystem, root, marker, geometry)
+    # From here whoever holds the claim finishes it; a writer that lost it must not touch the file.
+    claim.verify()
+    _finish(filesystem, root, marker, identity.geometry)
+
+
+def read_intent(
+    filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion
+) -> Marker:
+    """An intent that decides something; InvalidDocument unless all that it names is whole."""
+    path = root / keys.intent(version)
+    intent = read_marker(filesystem, path, INTENT_KIND)
+    if (intent.store, intent.version) != (identity.uuid, version):
+        raise InvalidDocument("the intent is of another store or shard", place=str(path))
+    try:
+        manifest = filesystem.read(root / intent.manifest_name)
+    except FileNotFoundError:
+        raise InvalidDocument("the intent names a manifest that is gone", place=str(path)) from None
+    if xxhash.xxh3_128_hexdigest(manifest) != intent.manifest_xxh3_128:
+        raise InvalidDocument("the intent names another manifest", place=str(path))
+    return intent
 
 
 def replay_intents(
-    filesystem: Filesystem, root: Path, geometry: Geometry, shard: int | None = None
+    filesystem: Filesystem, root: Path, identity: StoreIdentity, shard: int
 ) -> list[ShardVersion]:
-    """Finish every decided replacement (of one shard, or of all); the versions finished."""
-    finished = [v for v in pending_intents(filesystem, root) if shard in (None, v.shard)]
-    if finished:
-        # Whoever published them may have been killed before this.
-        filesystem.sync_folder(root / keys.INTENT)
-    for version in finished:
-        intent = read_marker(filesystem, root / keys.intent(version), INTENT_KIND)
-        finish_replacement(filesystem, root, intent, geometry)
-    return finished
+    """Finish every decided replacement of a claimed shard; the versions finished.
+
+    Raises InvalidDocument, StoreError for an intent that cannot be carried out; nothing that is
+    committed was touched then.
+    """
+    decided = [v for v in pending_intents(filesystem, root) if v.shard == shard]
+    for version in sorted(decided):
+        replay_intent(filesystem, root, identity, version)
+    return decided
 
 
-def finish_replacement(
-    filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry
+def replay_intent(
+    filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion
 ) -> None:
+    """Finish one decided replacement; an intent older than what is committed is only removed."""
+    # Whoever published it may have been killed before this.
+    filesystem.sync_folder(root / keys.INTENT)
+    found = committed_versions(filesystem, root).get(version.shard)
+    if found is not None and found[0] > version:
+        _remove_intent(filesystem, root, version)
+        return
+    intent = read_intent(filesystem, root, identity, version)
+    _finish(filesystem, root, intent, identity.geometry)
+
+
+def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry) -> None:
     """The redo of an intent: every step may be repeated after a crash."""
     version = marker.version
     target = root / keys.shard_file(version.shard)
@@ -133,17 +172,20 @@ def finish_replacement(
         )
     # Even if an earlier run did the rename or the marker: it may have been killed before the sync.
     filesystem.sync_folder(target.parent)
-    left = stage or root / keys.stage(version.shard, marker.writer)
-    within = left if filesystem.exists(left) else None
     try:
-        filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
+        filesystem.publish(root / marker.name, seal(marker.to_document()), within=stage)
     except FileExistsError:
         filesystem.sync_folder(root / keys.COMMIT)
     _remove_superseded(filesystem, root, version)
+    _remove_intent(filesystem, root, version)
+    for folder in _folders_of(filesystem, root, marker):
+        filesystem.remove_folder(folder)
+
+
+def _remove_intent(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
     with contextlib.suppress(FileNotFoundError):
         filesystem.unlink(root / keys.intent(version))
     filesystem.sync_folder(root / keys.INTENT)
-    filesystem.remove_folder(left)
 
 
 @contextlib.contextmanager
@@ -165,26 +207,21 @@ def overtaken(shard: int) -> ClaimedByAnother:
     )
 
 
-def _link_once(filesystem: Filesystem, source: Path, target: Path) -> None:
-    """Link, taking an earlier success of the same writer for what it is."""
-    try:
-        filesystem.link(source, target)
-    except FileExistsError:
-        if filesystem.status(source).st_ino != filesystem.status(target).st_ino:
-            raise
-
-
 def _stage_of(
     filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry
 ) -> Path | None:
-    """The folder that still holds an intent's file; a takeover may have renamed it."""
-    own = root / keys.stage(marker.version.shard, marker.writer)
-    others = staged_folders(filesystem, root, marker.version.shard)
-    # The writer's own folder first: another attempt at the shard may have the same index.
-    for folder in (own, *others):
+    """The folder that still holds an intent's file, fenced by a takeover or not."""
+    for folder in _folders_of(filesystem, root, marker):
         if _is(filesystem, folder / keys.STAGED_DATA, marker, geometry):
             return folder
     return None
+
+
+def _folders_of(filesystem: Filesystem, root: Path, marker: Marker) -> list[Path]:
+    """The staging folders of a marker's own writer: another's file may have the same index."""
+    wanted = (marker.version.shard, marker.writer)
+    names = filesystem.names(root / keys.STAGE)
+    return [root / keys.STAGE / name for name in names if keys.read_stage(name) == wanted]
 
 
 def _is(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:

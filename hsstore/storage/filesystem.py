@@ -159,8 +159,18 @@ class Filesystem:
                 self.make_folder(folder)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name; never over another file."""
-        os.link(source, target, follow_symlinks=False)
+        """Give a file a second name; never over another file.
+
+        An error with both names on one file is a success: a network filesystem may have repeated
+        a request that had gone through.
+        """
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:
+            with contextlib.suppress(OSError):
+                if self.status(source).st_ino == self.status(target).st_ino:
+                    return
+            raise
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, over an existing file if there is one."""

@@ -3,35 +3,44 @@
 Everything happens under the shard's claim, so that no live writer loses anything.
 """
 
-import contextlib
 import re
 from pathlib import Path
 
-from hsstore.errors import ClaimedByAnother
+from hsstore.errors import ClaimedByAnother, StoreError
 from hsstore.model import keys
+from hsstore.model.keys import ShardVersion
+from hsstore.model.progress import Progress
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import pending_intents, replay_intents, staged_folders
+from hsstore.storage.commit import pending_intents, staged_folders
 from hsstore.storage.journal import read_journal
-from hsstore.storage.stage import fence
+from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
 
 _PUBLISHED = (keys.COMMIT, keys.INTENT, keys.MANIFEST)
 _TEMPORARY = re.compile(r"\.(\d{8})-.*")
 
 
-def clear_leftovers(store: Store) -> None:
+def clear_leftovers(store: Store, progress: Progress) -> None:
     """Finish decided replacements, then remove what is of no use beside a committed generation.
 
-    Shards that a live writer holds are passed over; work that is not committed yet stays.
+    Shards that a live writer holds are passed over, and a shard whose leftovers cannot be cleared
+    is noted; work that is not committed yet stays.
     """
     for shard in sorted(_shards(store)):
-        with (
-            contextlib.suppress(ClaimedByAnother),
-            claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim,
-        ):
-            replay_intents(store.filesystem, store.root, store.identity.geometry, shard)
-            _remove_staged(store, shard, claim)
-            _remove_temporaries(store, shard)
+        try:
+            with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
+                _clear(store, claim)
+        except ClaimedByAnother:
+            continue
+        except StoreError as error:
+            progress.note(str(error))
+
+
+def _clear(store: Store, claim: Claim) -> None:
+    committed = take_over(store, claim)
+    if committed is not None:
+        _remove_staged(store, committed)
+    _remove_temporaries(store, claim.shard)
 
 
 def _shards(store: Store) -> set[int]:
@@ -47,15 +56,11 @@ def _shards(store: Store) -> set[int]:
     return shards
 
 
-def _remove_staged(store: Store, shard: int, claim: Claim) -> None:
-    found = store.committed().get(shard)
-    folders = staged_folders(store.filesystem, store.root, shard)
-    if found is None or any(_generation(store, f) > found[0].generation for f in folders):
-        return
+def _remove_staged(store: Store, committed: ShardVersion) -> None:
     store.filesystem.sync_folder(store.root / keys.COMMIT)
-    fence(store.filesystem, store.root, shard, claim)
-    for folder in staged_folders(store.filesystem, store.root, shard):
-        store.filesystem.remove_folder(folder)
+    for folder in staged_folders(store.filesystem, store.root, committed.shard):
+        if _generation(store, folder) <= committed.generation:
+            store.filesystem.remove_folder(folder)
 
 
 def _generation(store: Store, folder: Path) -> int:

@@ -15,10 +15,10 @@ from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
-from hsstore.storage import digest
 from hsstore.storage.commit import staged_folders
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.store import Store
+from hsstore.storage.writer import chunks_are_whole
 
 
 def roll_forward(store: Store, shard: int) -> Marker | None:
@@ -70,14 +70,9 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
             filesystem.read_at(fd, index, manifest.data_bytes - len(index), path)
             if bytes(index) != encode_index(manifest.chunks, geometry):
                 return False
-            for chunk in manifest.chunks:
-                stored = bytearray(chunk.length)
-                filesystem.read_at(fd, stored, chunk.offset, path)
-                if digest.chunk_digest(stored) != chunk.xxh3_64:
-                    return False
+            return chunks_are_whole(filesystem, fd, path, manifest.chunks)
     except (OSError, IndexError):
         return False
-    return True
 
 
 def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:

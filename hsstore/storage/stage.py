@@ -1,43 +1,84 @@
-"""Opening the staging folder of a claimed shard, with what earlier writers left there.
+"""Taking over a claimed shard, and opening its staging folder with what earlier writers left there.
 
 Renaming an earlier writer's folder fences it: all it could still publish goes through that
-folder's name. Its file is written on only where its holder is certainly gone; otherwise the samples
-in it are verified and copied, since a stalled process may still hold the file open.
+folder's name. Its file is written on only where certainly nobody has it open and nothing else
+names it; otherwise the samples in it are verified and copied.
 """
 
 import contextlib
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import Claim, read_holder
-from hsstore.storage.commit import overtaken, replay_intents, staged_folders
+from hsstore.storage.commit import replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
-from hsstore.storage.journal import read_journal
+from hsstore.storage.journal import Journal, read_journal
+from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter, verified_chunks
 
 
-def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion,
-               claim: Claim) -> ShardWriter:  # fmt: skip
-    """A writer over the claim holder's staging folder; journalled work of predecessors is kept.
+def take_over(store: Store, claim: Claim) -> ShardVersion | None:
+    """What every holder of a claim does first; the version of the shard that is committed then.
 
-    Intents of the shard must have been replayed before. ClaimedByAnother where a predecessor that
-    was still alive decided a replacement in its last moment: it is finished, and stands.
+    In this order: earlier writers are fenced, what they decided is finished, the markers are read.
+    Raises StoreError for a decided replacement that cannot be finished.
     """
+    fence(store.filesystem, store.root, claim)
+    replay_intents(store.filesystem, store.root, store.identity, claim.shard)
+    found = store.committed().get(claim.shard)
+    return found[0] if found else None
+
+
+def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:
+    """Rename the staging folders of a shard's earlier writers, so that they can publish no more."""
+    for path in staged_folders(filesystem, root, claim.shard):
+        shard, writer = keys.read_stage(path.name) or (claim.shard, claim.writer)
+        if writer != claim.writer and path == root / keys.stage(shard, writer):
+            mark = secrets.token_hex(4)
+            filesystem.rename(path, root / keys.fenced(shard, writer, mark))
+
+
+@contextlib.contextmanager
+def staging(store: Store, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
+    """A writer over the claim holder's staging folder, for a with block, after ``take_over``.
+
+    Journalled work of predecessors on the same generation is kept, and what is journalled in the
+    block is kept whatever ends it.
+    """
+    writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
+    try:
+        yield writer
+    except BaseException:
+        # The first error is the one to tell; what can still be kept is kept.
+        with contextlib.suppress(OSError):
+            writer.close()
+        raise
+    else:
+        writer.close()
+
+
+def open_stage(
+    filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion, claim: Claim
+) -> ShardWriter:
+    """The writer of ``staging``, to be closed by the caller."""
     folder = root / keys.stage(version.shard, claim.writer)
-    left = fence(filesystem, root, version.shard, claim)
-    if replay_intents(filesystem, root, identity.geometry, version.shard):
-        raise overtaken(version.shard)
+    fence(filesystem, root, claim)
+    for path in staged_folders(filesystem, root, version.shard):
+        if not filesystem.exists(folder) and _may_continue(filesystem, path, identity, version):
+            filesystem.rename(path, folder)
     filesystem.make_folder(folder)
     filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
     filesystem.sync_folder(root / keys.STAGE)
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
     try:
         writer.verify_journalled()
-        for path in left:
-            _salvage(filesystem, path, writer)
+        for path in staged_folders(filesystem, root, version.shard):
+            if path != folder:
+                _salvage(filesystem, path, identity, writer)
     except BaseException:
         with contextlib.suppress(OSError):
             writer.close()
@@ -45,42 +86,44 @@ def open_stage(filesystem: Filesystem, root: Path, identity: StoreIdentity, vers
     return writer
 
 
-def fence(filesystem: Filesystem, root: Path, shard: int, claim: Claim) -> list[Path]:
-    """Rename the staging folders of a shard's earlier writers, so that they can publish no more.
-
-    One that can be continued becomes the claim holder's own; the new names of the others.
-    """
-    folder = root / keys.stage(shard, claim.writer)
-    fenced = []
-    for path in staged_folders(filesystem, root, shard):
-        if path == folder:
-            continue
-        if not filesystem.exists(folder) and _is_let_go(filesystem, path):
-            filesystem.rename(path, folder)
-        else:
-            fenced.append(root / keys.stage(shard, secrets.token_hex(8)))
-            filesystem.rename(path, fenced[-1])
-    return fenced
+def _may_continue(
+    filesystem: Filesystem, folder: Path, identity: StoreIdentity, version: ShardVersion
+) -> bool:
+    """Whether a folder's file is of this generation, nobody's, and nowhere else in the store."""
+    holder_path = folder / keys.STAGED_HOLDER
+    if filesystem.exists(holder_path):
+        holder = read_holder(filesystem, holder_path)
+        if holder is None or not holder.provably_dead():
+            return False
+    try:
+        alone = filesystem.status(folder / keys.STAGED_DATA).st_nlink == 1
+    except FileNotFoundError:
+        return False
+    return alone and _is_of(_journal(filesystem, folder), identity, version)
 
 
-def _is_let_go(filesystem: Filesystem, folder: Path) -> bool:
-    """Whether certainly nobody has a folder's file open: closed in order, or the holder is dead."""
-    path = folder / keys.STAGED_HOLDER
-    if not filesystem.exists(path):
-        return True
-    holder = read_holder(filesystem, path)
-    return holder is not None and holder.provably_dead()
+def _is_of(journal: Journal, identity: StoreIdentity, version: ShardVersion) -> bool:
+    found = (journal.store, journal.shard, journal.generation)
+    return found == (identity.uuid, version.shard, version.generation)
 
 
-def _salvage(filesystem: Filesystem, folder: Path, writer: ShardWriter) -> None:
+def _journal(filesystem: Filesystem, folder: Path) -> Journal:
+    try:
+        return read_journal(filesystem.read(folder / keys.STAGED_JOURNAL))
+    except FileNotFoundError:
+        return Journal()
+
+
+def _salvage(
+    filesystem: Filesystem, folder: Path, identity: StoreIdentity, writer: ShardWriter
+) -> None:
     """Copy the verified samples of a fenced folder that the writer lacks, then remove it."""
-    with contextlib.suppress(FileNotFoundError):
-        journal = read_journal(filesystem.read(folder / keys.STAGED_JOURNAL))
-        path = folder / keys.STAGED_DATA
-        same = journal.generation == writer.version.generation
-        with filesystem.opened(path) as fd:
+    journal, path = _journal(filesystem, folder), folder / keys.STAGED_DATA
+    wanted = sorted(journal.samples.keys() - writer.journal.settled())
+    if wanted and _is_of(journal, identity, writer.version):
+        with contextlib.suppress(FileNotFoundError), filesystem.opened(path) as fd:
             filesystem.forget_cached(fd)
-            for number in sorted(journal.samples.keys() - writer.journal.settled()) if same else ():
+            for number in wanted:
                 verified = verified_chunks(filesystem, fd, path, journal.chunks[number])
                 if verified is not None:
                     sample = journal.samples[number]

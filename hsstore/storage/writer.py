@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,13 +73,19 @@ class ShardWriter:
         self._broken = False
         self._data = filesystem.open(self._data_path, os.O_RDWR | os.O_CREAT)
         self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
-        filesystem.sync_folder(folder)
-        self._load()
+        try:
+            filesystem.sync_folder(folder)
+            self._load()
+        except BaseException:
+            self._let_go()
+            raise
 
     # -- what is there -------------------------------------------------------------------------
 
     def _load(self) -> None:
         """Take over what the journal settles, dropping its torn tail."""
+        # Lines whose sync failed may be in the cache and not on the disk.
+        self._filesystem.forget_cached(self._journal)
         journal = read_journal(self._filesystem.read(self._journal_path))
         here = (self._identity.uuid, self.version.shard, self.version.generation)
         if journal.origins and (journal.store, journal.shard, journal.generation) == here:
@@ -93,7 +99,7 @@ class ShardWriter:
         """Read every journalled sample past the page cache; forget those whose bytes are wrong."""
         self._filesystem.forget_cached(self._data)
         for sample, chunks in list(self.journal.chunks.items()):
-            if verified_chunks(self._filesystem, self._data, self._data_path, chunks) is None:
+            if not chunks_are_whole(self._filesystem, self._data, self._data_path, chunks):
                 stored = self.journal.samples[sample]
                 self.journal.forget(sample)
                 self._clear_padding(stored)
@@ -138,7 +144,7 @@ class ShardWriter:
             chunks,
         )
 
-    def copy(self, sample: StoredSample, origin: Origin, chunks: dict[int, bytes]) -> None:
+    def copy(self, sample: StoredSample, origin: Origin, chunks: dict[int, bytearray]) -> None:
         """Stage a sample whose stored chunks (by chunk number) were verified elsewhere."""
         copied = []
         with self._writing():
@@ -196,7 +202,7 @@ class ShardWriter:
             self._write(stored, self._end)
         return tuple(chunks)
 
-    def _without_padding(self, sample: StoredSample, number: int, stored: bytes) -> memoryview:
+    def _without_padding(self, sample: StoredSample, number: int, stored: bytearray) -> memoryview:
         """The part of a stored chunk that is not the padding of an uncompressed sample."""
         if self._identity.codec != "none":
             return memoryview(stored)
@@ -272,8 +278,15 @@ class ShardWriter:
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
 
-    def finish(self) -> StagedShard:
-        """Write the index, sync everything and describe the shard; nothing is visible yet."""
+    def finish(self, expected: Collection[int]) -> StagedShard:
+        """Write the index, sync everything and describe the shard; nothing is visible yet.
+
+        ``expected`` are the samples of the shard: ValueError unless each is stored or has failed.
+        """
+        if self.journal.settled() != set(expected):
+            raise ValueError(
+                f"shard {self.version.shard}: not every sample is settled, or too many"
+            )
         self.sync()
         chunks = tuple(sorted(self._all_chunks(), key=lambda c: c.chunk))
         end = max((c.offset + c.length for c in chunks), default=0)
@@ -323,12 +336,15 @@ class ShardWriter:
         try:
             self.sync()
         finally:
-            self._hasher.shutdown()
-            self._filesystem.close(self._data)
-            self._filesystem.close(self._journal)
+            self._let_go()
             # Says that nobody has the file open; gone already once committed or taken over.
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(self.folder / keys.STAGED_HOLDER)
+
+    def _let_go(self) -> None:
+        self._hasher.shutdown()
+        self._filesystem.close(self._data)
+        self._filesystem.close(self._journal)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]
@@ -336,21 +352,39 @@ class ShardWriter:
 
 def verified_chunks(
     filesystem: Filesystem, fd: int, path: Path, chunks: Iterable[Chunk]
-) -> dict[int, bytes] | None:
+) -> dict[int, bytearray] | None:
     """The stored bytes of chunks by chunk number, None unless every hash matches."""
     verified = {}
     for chunk in chunks:
         stored = bytearray(chunk.length)
-        try:
-            filesystem.read_at(fd, stored, chunk.offset, path)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
+        if not _reads_whole(filesystem, fd, path, chunk, stored):
             return None
-        if digest.chunk_digest(stored) != chunk.xxh3_64:
-            return None
-        verified[chunk.chunk] = bytes(stored)
+        verified[chunk.chunk] = stored
     return verified
+
+
+def chunks_are_whole(filesystem: Filesystem, fd: int, path: Path, chunks: Iterable[Chunk]) -> bool:
+    """Whether every hash matches; one chunk is in memory at a time."""
+    memory = bytearray()
+    for chunk in chunks:
+        if len(memory) < chunk.length:
+            memory = bytearray(chunk.length)
+        # What the file is too short to fill must not look like what was read before.
+        stored = memoryview(memory)[: chunk.length]
+        stored[:] = bytes(chunk.length)
+        if not _reads_whole(filesystem, fd, path, chunk, stored):
+            return False
+    return True
+
+
+def _reads_whole(filesystem: Filesystem, fd: int, path: Path, chunk: Chunk, into: Buffer) -> bool:
+    try:
+        filesystem.read_at(fd, into, chunk.offset, path)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False
+    return digest.chunk_digest(into) == chunk.xxh3_64
 
 
 def _describe(rows: NDArray[Any]) -> tuple[str, Statistics]:

@@ -123,6 +123,8 @@ def replace(store: Store, shard: int) -> None:
             key, ids, _ = tokens.sample(sample - tokens.first_sample)
             states = seeded_states(store.identity, ids)
             writer.add(samples.extent(sample), key, states, source.origin())
-        staged = writer.finish()
+        staged = writer.finish(samples.shard_samples(shard))
         writer.close()
-        commit_replacement(store.filesystem, store.root, staged, claim, store.identity.geometry)
+        commit_replacement(
+            store.filesystem, store.root, staged, claim, store.identity, replaces=committed
+        )

@@ -1,5 +1,7 @@
 """Committing and replacing shards, cut short between any two steps."""
 
+import contextlib
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,23 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsstore.errors import ClaimedByAnother, StoreError
+from hsstore.errors import ClaimedByAnother, InvalidDocument
 from hsstore.extraction.extractor import extract
 from hsstore.model import keys
+from hsstore.model.document import seal
 from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import INTENT_KIND
+from hsstore.model.progress import Silent
 from hsstore.model.source import Extracted, Request
 from hsstore.storage.claim import Claim, acquire, claimed
 from hsstore.storage.commit import (
     commit_new,
     commit_replacement,
-    finish_replacement,
     read_marker,
     replay_intents,
 )
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.reader import Reader
-from hsstore.storage.stage import fence, open_stage
+from hsstore.storage.stage import fence, open_stage, take_over
 from hsstore.storage.store import Store
 from hsstore.storage.writer import StagedShard
 from hsstore.testing.faults import Crash, FaultyFilesystem
@@ -49,7 +53,7 @@ def stage(store: Store, claim: Claim, generation: int = 1) -> StagedShard:
         assert isinstance(answer, Extracted)
         extent = store.samples.extent(sample)
         writer.add(extent, tokens.keys[sample], answer.states, source.origin())
-    staged = writer.finish()
+    staged = writer.finish(range(3))
     writer.close()
     return staged
 
@@ -92,7 +96,7 @@ def test_a_fenced_writer_publishes_nothing(store: Store) -> None:
     slow = claim_of(store)
     staged = stage(store, slow)
     swift = overtake(store)
-    fence(store.filesystem, store.root, 0, swift)
+    fence(store.filesystem, store.root, swift)
     for commit in (commit_new, replace_by):
         with pytest.raises(ClaimedByAnother):
             commit(store.filesystem, store.root, staged, slow)
@@ -108,7 +112,7 @@ def test_a_writer_fenced_after_its_last_look_at_the_claim_publishes_nothing(
     slow = claim_of(store)
     staged = stage(store, slow)
     swift = overtake(store)
-    fence(store.filesystem, store.root, 0, swift)
+    fence(store.filesystem, store.root, swift)
     monkeypatch.setattr(slow, "verify", lambda: None)
     with pytest.raises(ClaimedByAnother):
         commit_new(store.filesystem, store.root, staged, slow)
@@ -125,7 +129,10 @@ def overtake(store: Store) -> Claim:
 
 
 def replace_by(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
-    commit_replacement(filesystem, root, staged, claim, Store.open(root).identity.geometry)
+    store = Store.open(root)
+    found = store.committed().get(0)
+    replaces = found[0] if found else None
+    commit_replacement(filesystem, root, staged, claim, store.identity, replaces=replaces)
 
 
 @pytest.mark.parametrize("codec", ["none", pytest.param("blosc-zstd", marks=pytest.mark.sweep)])
@@ -147,7 +154,7 @@ def test_a_replacement_that_crashes_anywhere_is_the_old_or_the_new_generation(
         before = Store.open(root).marker(0).version.generation
         assert assert_exact(root) == 3
         filesystem.heal()
-        clear_leftovers(Store.open(root, filesystem=filesystem))
+        clear_leftovers(Store.open(root, filesystem=filesystem), Silent())
         after = Store.open(root).marker(0).version.generation
         assert after == (2 if decided else before)
         assert assert_exact(root) == 3
@@ -164,14 +171,16 @@ def test_a_replacement_that_crashes_anywhere_is_the_old_or_the_new_generation(
     assert set(generations) == {1, 2}
 
 
-def test_a_replacement_needs_the_generation_before_it(store: Store) -> None:
+def test_a_replacement_needs_the_generation_that_it_was_made_from(store: Store) -> None:
     fill(store)
     replace(store, 0)
-    with claimed(store.filesystem, store.root, store.identity.uuid, 0) as claim:
-        for generation in (2, 4):
+    filesystem, root, identity = store.filesystem, store.root, store.identity
+    with claimed(filesystem, root, identity.uuid, 0) as claim:
+        for generation, seen in ((2, 2), (2, 1), (3, 1), (3, None)):
             staged = stage(store, claim, generation)
+            replaces = seen and ShardVersion(0, seen)
             with pytest.raises(ClaimedByAnother, match="another writer"):
-                replace_by(FaultyFilesystem(), store.root, staged, claim)
+                commit_replacement(filesystem, root, staged, claim, identity, replaces=replaces)
             shutil.rmtree(staged.folder)
     assert store.marker(0).version.generation == 2
     assert assert_exact(store.root) == 3
@@ -184,11 +193,13 @@ def test_an_intent_may_be_replayed_twice(store: Store) -> None:
     filesystem.crash(1)
     with pytest.raises(Crash):
         replace(crashing, 0)
-    intent = read_marker(store.filesystem, store.root / keys.intent(ShardVersion(0, 2)), "intent")
-    geometry = store.identity.geometry
-    assert replay_intents(store.filesystem, store.root, geometry) == [ShardVersion(0, 2)]
-    assert replay_intents(store.filesystem, store.root, geometry) == []
-    finish_replacement(store.filesystem, store.root, intent, geometry)
+    path = store.root / keys.intent(ShardVersion(0, 2))
+    intent = path.read_bytes()
+    for _ in range(2):
+        path.write_bytes(intent)
+        done = replay_intents(store.filesystem, store.root, store.identity, 0)
+        assert done == [ShardVersion(0, 2)]
+    assert replay_intents(store.filesystem, store.root, store.identity, 0) == []
     assert assert_exact(store.root) == 3
 
 
@@ -201,8 +212,10 @@ def test_an_intent_without_its_file_stays_and_says_so(store: Store) -> None:
     for folder in (store.root / keys.STAGE).iterdir():
         shutil.rmtree(folder)
     (store.root / keys.shard_file(0)).write_bytes(b"another")
-    with pytest.raises(StoreError, match=r"lost its staged file.*hsstore fsck"):
-        clear_leftovers(store)
+    notes = Notes()
+    clear_leftovers(store, notes)
+    assert "lost its staged file" in notes.texts[0]
+    assert "hsstore fsck" in notes.texts[0]
     assert list((store.root / keys.INTENT).iterdir())
 
 
@@ -217,7 +230,7 @@ def test_readers_are_served_while_a_replacement_is_pending(tmp_path: Path, codec
         states = np.full((rows, 2, 8), 3, np.uint16)
         origin = SeededSource(store.identity).origin()
         writer.add(store.samples.extent(sample), f"sample-{sample}", states, origin)
-    staged = writer.finish()
+    staged = writer.finish(range(3))
     writer.close()
     filesystem.crash(3)  # manifest, intent and the file are in place; the marker is not
     with pytest.raises(Crash):
@@ -227,9 +240,17 @@ def test_readers_are_served_while_a_replacement_is_pending(tmp_path: Path, codec
     reader = Reader(store)
     for sample in range(3):
         assert (reader.read(sample, verify=True) == 3).all()
-    clear_leftovers(store)
+    clear_leftovers(store, Silent())
     assert (reader.read(1, verify=True) == 3).all()
     assert (Reader(store).read(1, verify=True) == 3).all()
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 def crash_at(store: Store, kind: str, n: int) -> None:
@@ -292,3 +313,96 @@ def test_a_file_that_nothing_proves_is_set_aside_not_deleted(
     (aside,) = (store.root / keys.QUARANTINE).iterdir()
     assert aside.read_bytes() == found
     assert_complete(store.root)
+
+
+def test_a_repair_after_a_crash_before_the_last_step_keeps_the_committed_file(store: Store) -> None:
+    """The staged name of a committed file is never written through."""
+    filesystem = FaultyFilesystem(frozenset({"unlink"}))
+    crashing = Store.open(store.root, filesystem=filesystem)
+    filesystem.crash(len(LENGTHS))
+    with contextlib.suppress(Crash):
+        fill(crashing)
+    linked = store.root / keys.shard_file(0)
+    if linked.stat().st_nlink == 1:
+        pytest.fail("the crash was to leave the staged name beside the committed one")
+    replace(store, 0)
+    assert assert_exact(store.root) == 3
+    assert leftovers(store.root) == []
+
+
+def decided(store: Store) -> Path:
+    """The intent of a decided second generation of shard 0."""
+    filesystem = FaultyFilesystem(frozenset({"rename"}))
+    filesystem.crash(1)
+    with pytest.raises(Crash):
+        replace(Store.open(store.root, filesystem=filesystem), 0)
+    return store.root / keys.intent(ShardVersion(0, 2))
+
+
+def foreign(store: Store, path: Path) -> None:
+    marker = read_marker(store.filesystem, path, INTENT_KIND)
+    path.write_bytes(seal(dataclasses.replace(marker, store="f" * 32).to_document(INTENT_KIND)))
+
+
+def misnamed(store: Store, path: Path) -> None:
+    path.rename(store.root / keys.intent(ShardVersion(0, 3)))
+
+
+def without_manifest(store: Store, path: Path) -> None:
+    (store.root / read_marker(store.filesystem, path, INTENT_KIND).manifest_name).unlink()
+
+
+def with_a_rotten_manifest(store: Store, path: Path) -> None:
+    manifest = store.root / read_marker(store.filesystem, path, INTENT_KIND).manifest_name
+    raw = bytearray(manifest.read_bytes())
+    raw[40] ^= 1
+    manifest.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", [foreign, misnamed, without_manifest, with_a_rotten_manifest])
+def test_an_intent_that_decides_nothing_touches_nothing(
+    store: Store, damage: Callable[[Store, Path], None]
+) -> None:
+    fill(store)
+    damage(store, decided(store))
+    with pytest.raises(InvalidDocument):
+        replay_intents(store.filesystem, store.root, store.identity, 0)
+    assert store.marker(0).version.generation == 1
+    assert assert_exact(store.root) == 3
+
+
+def test_an_intent_older_than_the_commit_is_only_removed(store: Store) -> None:
+    fill(store)
+    path = decided(store)
+    intent = path.read_bytes()
+    clear_leftovers(store, Silent())
+    replace(store, 0)
+    path.write_bytes(intent)
+    replay_intents(store.filesystem, store.root, store.identity, 0)
+    assert store.marker(0).version.generation == 3
+    assert not path.exists()
+    assert assert_exact(store.root) == 3
+
+
+def test_a_writer_overtaken_after_its_intent_leaves_the_file_to_its_successor(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    slow = claim_of(store)
+    staged = stage(store, slow, 2)
+    looks = iter([True, False])  # before the intent, and after it
+
+    def verify() -> None:
+        if not next(looks):
+            swift = overtake(store)
+            take_over(store, swift)
+            swift.release()
+            raise ClaimedByAnother("taken over")
+
+    monkeypatch.setattr(slow, "verify", verify)
+    with pytest.raises(ClaimedByAnother):
+        replace_by(store.filesystem, store.root, staged, slow)
+    assert store.marker(0).version.generation == 2
+    assert assert_exact(store.root) == 3
+    monkeypatch.undo()
+    slow.release()

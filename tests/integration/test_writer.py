@@ -84,7 +84,7 @@ def test_a_finished_shard_is_described_by_its_manifest(store: Store, writer: Sha
     failed = Failed(1, "gone", "for good", 2)
     origin = SeededSource(store.identity).origin()
     writer.fail(store.samples.extent(1), key_of(1), failed, origin)
-    staged = writer.finish()
+    staged = writer.finish(range(len(LENGTHS)))
     raw = (writer.folder / "data").read_bytes()
     manifest = Manifest.from_document(unseal(staged.manifest, "manifest"))
     geometry = store.identity.geometry
@@ -167,7 +167,7 @@ def test_one_sample_at_a_time_is_in_memory(tmp_path: Path, codec: str) -> None:
     tracemalloc.start()
     for sample in range(3):
         writer.add(Extent(sample, 0, sample * 4096, 4096), "key", states, origin)
-    staged = writer.finish()
+    staged = writer.finish(range(len(LENGTHS)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     writer.close()
