@@ -105,7 +105,7 @@ def test_a_source_may_answer_in_any_order_and_reuse_its_memory(
         (silent, SourceError, "left 1 samples unanswered", {0, 1}),
         (lazy, SourceError, "left 2 samples unanswered", {0}),
         (breaking, SourceUnavailable, "lost", {0}),
-        (short, ValueError, "sample 0: states are", set()),
+        (short, SourceError, "sample 0: states are", set()),
     ],
 )
 def test_a_source_that_breaks_its_word_loses_nothing_that_was_right(
