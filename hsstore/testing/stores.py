@@ -48,7 +48,8 @@ def empty_store(
     Every sample's first token is left out of its loss mask.
     """
     with tempfile.TemporaryDirectory() as folder:
-        dataset, model = Path(folder, "dataset.jsonl"), Path(folder, "config.json")
+        dataset, model = Path(folder, "dataset.jsonl"), Path(folder, "model", "config.json")
+        model.parent.mkdir()
         dataset.write_text("".join(_line(n, tokens) for n, tokens in enumerate(lengths)))
         model.write_text(json.dumps(CONFIG | {"hidden_size": hidden_size}))
         return create(
