@@ -29,9 +29,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 @pytest.fixture(params=[(d, c) for d in DTYPES for c in ("none", "blosc-zstd")], ids="-".join)
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     dtype, codec = request.param
     made = empty_store(tmp_path / "store", LENGTHS, hidden_size=24, dtype=dtype, codec=codec)
 
