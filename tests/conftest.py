@@ -1,7 +1,9 @@
 """What holds for all tests: nothing asks a model hub, property tests are not timed."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -9,3 +11,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small model for byte tokens that transformers loads."""
+    # torch and transformers are wanted by the tests that ask for this alone.
+    from hsstore.demo.model import build_model  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("model")
+    build_model(folder)
+    return folder

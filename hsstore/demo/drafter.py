@@ -21,9 +21,9 @@ LEARNING_RATE = 3e-3
 class Drafter(nn.Module):
     """Two layers over [auxiliary states, next token's embedding]."""
 
-    def __init__(self, auxiliary_layers: int, hidden_size: int) -> None:
+    def __init__(self, auxiliary_layers: int, hidden_size: int, vocabulary: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, hidden_size)
+        self.embedding = nn.Embedding(vocabulary, hidden_size)
         self.fuse = nn.Linear((auxiliary_layers + 1) * hidden_size, 2 * hidden_size)
         self.out = nn.Linear(2 * hidden_size, hidden_size)
 
@@ -34,11 +34,16 @@ class Drafter(nn.Module):
         return predicted
 
 
-def train(dataset: HiddenStateDataset, epochs: int, seed: int = 0) -> Iterator[float]:
-    """The mean loss of each epoch; the last stored layer is the target."""
+def train(
+    dataset: HiddenStateDataset, epochs: int, seed: int = 0, vocabulary: int = VOCABULARY
+) -> Iterator[float]:
+    """The mean loss of each epoch; the last stored layer is the target.
+
+    ``vocabulary`` is how many token ids there are.
+    """
     torch.manual_seed(seed)
     _, layers, hidden_size = dataset[0]["hidden_states"].shape
-    drafter = Drafter(layers - 1, hidden_size)
+    drafter = Drafter(layers - 1, hidden_size, vocabulary)
     optimiser = torch.optim.Adam(drafter.parameters(), LEARNING_RATE)
     loader = DataLoader(dataset, BATCH, shuffle=True, collate_fn=pad_collate)
     for _ in range(epochs):

