@@ -13,6 +13,7 @@ from hsstore_cli import exit_codes
 from hsstore_cli.options import Command
 
 SAMPLES = 64
+SHARD_ROWS = 16384  # two shards, so that it shows how one of them is replaced
 LAYERS = "1,2,3,final"
 EPOCHS = 8
 FALLEN = 0.9
@@ -61,12 +62,12 @@ def _walk(folder: Path) -> None:
     tokens = write_dataset(dataset, SAMPLES)
     click.echo(f"{SAMPLES} samples, {tokens} tokens")
 
-    capture = ["--model", model, "--layers", LAYERS, "--dtype", "bfloat16"]
+    capture = ["--model", model, "--layers", LAYERS, "--shard-rows", SHARD_ROWS]
     source = ["--source", f"transformers:{model}"]
     _say("What will it take, and does it fit?")
     _run("plan", dataset, *capture, "--dest", folder)
     _say("An empty store: token ids and loss masks are in it from now on")
-    _run("create", store, "--dataset", dataset, *capture, "--shard-rows", 16384)
+    _run("create", store, "--dataset", dataset, *capture)
     _say("Fill it")
     _run("extract", store, *source)
     _run("status", store)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -174,7 +175,8 @@ def _lines(
         f"{found.samples_missing} missing"
     )
     if found.shards_absent:
-        yield f"why absent: hsstore inspect {store} --shard {found.shards_absent[0]}"
+        name = shlex.quote(str(store))
+        yield f"why absent: hsstore inspect {name} --shard {found.shards_absent[0]}"
     if held:
         yield (
             f"{len(held)} shards are held by another writer, first {held[0]}; run the same "

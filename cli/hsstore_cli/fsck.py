@@ -82,11 +82,13 @@ class _Page:
         self._shards = shards
         self._json = as_json
         self._missing: list[int] = []
+        self._only_missing = True
         self._commands: dict[str, bool] = defaultdict(bool)
 
     def add(self, finding: Finding) -> None:
         if finding.repair and finding.severity != "note":
             self._commands[finding.repair] = True
+            self._only_missing &= finding.kind == "shard-missing"
         if self._json:
             render.emit_json(finding.to_json())
         elif finding.kind == "shard-missing" and finding.shard is not None:
@@ -102,19 +104,25 @@ class _Page:
             shards = "shard" if len(self._missing) == 1 else f"{len(self._missing)} shards:"
             click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
         click.echo("\n".join(summary_lines(summary, interrupted=self.interrupted)))
-        if self._commands:
+        if self._commands and self._only_missing:
+            click.echo(f"To finish it: {self._words('extract')} --source transformers:PATH")
+        elif self._commands:
             click.echo(f"To mend it: {self._command()}")
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
         if len(self._commands) == 1:
             return next(iter(self._commands))
-        words = ["hsstore repair", shlex.quote(str(self._store))]
+        source = any("--source" in line for line in self._commands)
+        words = [self._words("repair"), *["--source transformers:PATH"] * source, "--apply"]
+        return " ".join(words)
+
+    def _words(self, name: str) -> str:
+        """A command for the same store and shards."""
+        words = ["hsstore", name, shlex.quote(str(self._store))]
         if self._shards is not None:
             words.append(f"--shards {self._shards.start}-{self._shards.stop - 1}")
-        if any("--source" in line for line in self._commands):
-            words.append("--source transformers:PATH")
-        return " ".join([*words, "--apply"])
+        return " ".join(words)
 
 
 def summary_lines(summary: Summary, *, interrupted: bool) -> list[str]:

@@ -62,9 +62,9 @@ def command(
 ) -> None:
     """Mend a store; shows what it would do unless told to apply it.
 
-    Whole samples are never computed again. What is replaced goes to quarantine/ first, and what
-    was touched is checked again at the end. With --json, the steps are JSON lines, then what
-    remains, then a summary.
+    Only samples that are damaged, absent or missing are computed. What is replaced goes to
+    quarantine/ first, and what was touched is checked again at the end. With --json, the steps are
+    JSON lines, then what remains, then a summary.
     """
     # Reading a store costs numpy, which the help does not need.
     from hsstore.integrity.repair import repair  # noqa: PLC0415
@@ -87,7 +87,7 @@ def command(
     if as_json:
         _emit(result)
     else:
-        _show(result, _again(store, shards, source, replica))
+        _show(result, _again(store, shards, source, replica, lacking=result.plan.lacks_source))
     ctx.exit(_code(result))
 
 
@@ -164,12 +164,20 @@ def _account(result: "RepairResult") -> str:
     return f"{result.found} problems found: {listed or 'derived files written again'}: {end}"
 
 
-def _again(store: Path, shards: range | None, source: str | None, replica: Path | None) -> str:
-    """The command that does what was shown."""
+def _again(
+    store: Path,
+    shards: range | None,
+    source: str | None,
+    replica: Path | None,
+    *,
+    lacking: bool,
+) -> str:
+    """The command that does what was shown; ``lacking`` where that takes a source."""
     words = ["hsstore repair", shlex.quote(str(store))]
     if shards is not None:
         words.append(f"--shards {shards.start}-{shards.stop - 1}")
     if replica is not None:
         words.append(f"--from {shlex.quote(str(replica))}")
-    words.append(f"--source {shlex.quote(source or 'transformers:PATH')}")
+    if source is not None or lacking:
+        words.append(f"--source {shlex.quote(source or 'transformers:PATH')}")
     return " ".join([*words, "--apply"])

@@ -18,6 +18,8 @@ def open_source(
     if not text:
         raise click.UsageError(f"Nothing to compute with: give --source {ACCEPTED}.")
     place = source_place(text)
+    # Many seconds of silence otherwise, before progress has anything to count.
+    click.echo(f"loading {place}", err=True)
     # Costs seconds to import, and is wanted only here.
     from hsstore.extraction.transformers_source import TransformersSource  # noqa: PLC0415
 

@@ -1,6 +1,7 @@
 """``hsstore status``: how far a store is."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import click
@@ -45,7 +46,10 @@ def command(store: Path, *, as_json: bool) -> None:
         ("missing", f"{found.samples_missing} samples"),
         ("absent", f"{found.samples_absent} samples{_where(found.shards_absent)}"),
         ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
-        ("on disk", f"{render.size(found.allocated_bytes)} of {render.size(found.payload_bytes)}"),
+        (
+            "on disk",
+            f"{render.size(found.allocated_bytes)}; states need {render.size(found.payload_bytes)}",
+        ),
         ("last commit", found.last_commit or "none"),
     ]
     if found.tokens_per_second is not None and found.seconds_left is not None:
@@ -55,10 +59,11 @@ def command(store: Path, *, as_json: bool) -> None:
         lines.append(("unreadable", f"markers of shards {_numbers(found.shards_unreadable)}"))
     for name, value in lines:
         click.echo(f"{name:12} {value}")
+    name = shlex.quote(str(store))
     if found.shards_unreadable:
-        click.echo(f"next: hsstore fsck {store}")
+        click.echo(f"next: hsstore fsck {name}")
     elif found.samples_missing or found.samples_staged:
-        click.echo(f"next: hsstore extract {store} --source transformers:PATH")
+        click.echo(f"next: hsstore extract {name} --source transformers:PATH")
 
 
 def _where(shards: tuple[int, ...]) -> str:

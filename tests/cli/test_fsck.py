@@ -58,6 +58,20 @@ def test_unfinished_store_names_ranges_of_missing_shards(
     out = capsys.readouterr().out
     assert "3 shards: 1-3" in out
     assert out.count("shard-missing") == 1
+    assert out.splitlines()[-1] == (
+        f"To finish it: hsstore extract {store.root} --source transformers:PATH"
+    )
+
+
+def test_unfinished_and_damaged_store_names_repair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = filled_store(tmp_path / "store", shards=range(2))
+    damage.flip_bit(store.root / keys.shard_file(1), 100)
+    assert main(["fsck", str(store.root), "--shards", "0-2"]) == 4
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"To mend it: hsstore repair {store.root} --shards 0-2 --source transformers:PATH --apply"
+    )
 
 
 def test_warnings_alone_end_with_0(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command repair: what it prints and how it ends."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,11 @@ def test_without_source_the_command_to_run_is_named(
     assert f"hsstore repair {damaged.root} --source transformers:PATH --apply" in out
 
 
-def test_from_a_replica(damaged: Store, tmp_path: Path) -> None:
-    replica = filled_store(tmp_path / "replica")
+def test_from_a_replica(damaged: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replica = Store.open(shutil.copytree(damaged.root, tmp_path / "replica"))
+    damage.flip_bit(replica.root / keys.shard_file(1), 100)  # back again
+    assert main(["repair", str(damaged.root), "--from", str(replica.root)]) == 4
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"--from {replica.root} --apply")
     assert main(["repair", str(damaged.root), "--from", str(replica.root), "--apply"]) == 1
     assert contents(Store.open(damaged.root)) == contents(replica)
 
