@@ -17,8 +17,11 @@ installed-dev := $(VENV)/.installed-dev
 demo: $(installed)
 	$(bin)/hsstore demo
 
+# Two processes of one thread each: much of the time is waiting for the disk.
+test sweep: export OMP_NUM_THREADS = 1
+
 test: lint
-	$(bin)/pytest
+	$(bin)/pytest --numprocesses 2
 
 lint: $(installed-dev)
 	$(bin)/ruff check
@@ -28,7 +31,7 @@ lint: $(installed-dev)
 
 sweep: $(installed-dev)
 	mkdir -p build
-	$(bin)/pytest -m sweep tests --junitxml=build/sweep.xml
+	$(bin)/pytest -m sweep tests --numprocesses 2 --junitxml=build/sweep.xml
 
 coverage: $(installed-dev)
 	$(bin)/pytest --cov --cov-report=term

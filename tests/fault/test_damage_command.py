@@ -16,7 +16,7 @@ from hsstore.model import keys
 from hsstore.model.source import Request
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.created_stores import contents
+from hsstore.testing.stores import contents
 from hsstore_cli.main import main
 
 SAMPLES, PAGE = 16, 4096

@@ -12,7 +12,7 @@ import pytest
 
 from hsstore.storage.store import Store
 from hsstore.testing import logged_command
-from hsstore.testing.created_stores import contents
+from hsstore.testing.stores import contents
 from hsstore.testing.verdicts import journalled, leftovers
 from hsstore_cli.main import main
 
