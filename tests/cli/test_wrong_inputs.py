@@ -18,12 +18,11 @@ from hsstore.storage import writer
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import CONFIG, empty_store, fill
+from hsstore.testing.stores import CONFIG, VOCABULARY, empty_store, fill
 from hsstore.testing.verdicts import assert_complete, journalled
 from hsstore_cli.main import main
 
 LENGTHS = [5, 3, 9, 16, 1, 2]
-VOCABULARY = CONFIG["vocab_size"]
 Refused = Callable[..., str]
 Tree = dict[str, tuple[int, int, bytes | None]]
 

@@ -32,7 +32,8 @@ def make(folder: Path, dtype: str, codec: str) -> Store:
 
 def contents(store: Store) -> dict[str, str | None]:
     """The xxh3_128 of every sample's rows in dataset order by key, None where it is absent."""
-    reader, found = Reader(store), {}
+    reader = Reader(store)
+    found: dict[str, str | None] = {}
     for sample in range(len(LENGTHS)):
         if sample != ABSENT:
             rows = reader.read(sample, verify=True)
