@@ -21,6 +21,7 @@ FINAL_PRE = "final:pre"
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 CODECS = ("none", "blosc-zstd")
 CONVENTIONS = ("specforge", "vllm", "sglang")
+LAYER_DIGITS = 9
 
 Layer = int | str
 
@@ -134,9 +135,9 @@ def parse_layers(
 def _layer(word: str, num_layers: int, shift: int) -> Layer:
     if word in (FINAL, FINAL_PRE):
         return word
-    if not (word.isascii() and word.isdecimal()):
+    if not (word.isascii() and word.isdecimal() and len(word) <= LAYER_DIGITS):
         raise MalformedInput(
-            f"{word!r} is no layer", remedy="list block counts, 'final' or 'final:pre'"
+            f"{word[:40]!r} is no layer", remedy="list block counts, 'final' or 'final:pre'"
         )
     layer = int(word) + shift
     if layer == num_layers:

@@ -14,6 +14,7 @@ SHARD_BYTES = 2 << 30
 CHUNK_ROWS = (16, 256)
 SHARD_ROWS = 32_768
 LARGEST_CHUNK_BYTES = 1 << 30
+LARGEST_SHARD_BYTES = 1 << 43  # ext4 ends a file at 16 TiB
 # One missing entry of a Zarr shard index: offset and length both 2**64 - 1.
 INDEX_ENTRY_BYTES = 16
 INDEX_CHECKSUM_BYTES = 4
@@ -104,6 +105,12 @@ def choose_geometry(
             f"a chunk of {chunk_rows} rows has {chunk_rows * row_bytes} bytes, "
             f"more than {LARGEST_CHUNK_BYTES}",
             remedy="lower --chunk-rows",
+        )
+    if shard_rows * row_bytes > LARGEST_SHARD_BYTES:
+        raise MalformedInput(
+            f"a shard of {shard_rows} rows has {shard_rows * row_bytes} bytes, "
+            f"more than {LARGEST_SHARD_BYTES}",
+            remedy="lower --shard-rows",
         )
     if longest_sample > shard_rows:
         raise MalformedInput(

@@ -25,7 +25,10 @@ ELSEWHERE = OUT_OF_SPACE | {errno.EROFS, errno.EIO, errno.EACCES}
 
 def free_target(path: Path, filesystem: Filesystem) -> Path:
     """The absolute path of a store to be; StoreExists or StorageFailed where none can be made."""
-    target = path.resolve()
+    try:
+        target = path.resolve()
+    except RuntimeError as error:  # a loop of symbolic links, before Python 3.13
+        raise StorageFailed(str(error), place=str(path), remedy="choose another path") from None
     if not target.parent.is_dir():
         raise StorageFailed(
             "there is no such folder to create a store in",

@@ -134,14 +134,20 @@ def _allocated_bytes(store: Store, shard: int) -> int:
 
 def _pace(markers: list[Marker]) -> tuple[str | None, float | None]:
     """When the last shard was committed, and tokens per second over the latest ones."""
-    recent = sorted(markers, key=lambda m: m.committed)[-RECENT_COMMITS:]
+    timed = ((time, marker) for marker in markers if (time := _time(marker)) is not None)
+    recent = sorted(timed, key=lambda pair: pair[0])[-RECENT_COMMITS:]
     if not recent:
         return None, None
-    seconds = (_time(recent[-1]) - _time(recent[0])).total_seconds()
+    seconds = (recent[-1][0] - recent[0][0]).total_seconds()
     # The first of them began before the span that is measured.
-    tokens = sum(marker.tokens for marker in recent[1:])
-    return recent[-1].committed, tokens / seconds if seconds > 0 else None
+    tokens = sum(marker.tokens for _, marker in recent[1:])
+    return recent[-1][1].committed, tokens / seconds if seconds > 0 else None
 
 
-def _time(marker: Marker) -> datetime:
-    return datetime.strptime(marker.committed, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+def _time(marker: Marker) -> datetime | None:
+    """When a marker says it was committed: for people, so one that tells no time is no damage."""
+    try:
+        time = datetime.fromisoformat(marker.committed)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

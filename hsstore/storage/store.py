@@ -1,5 +1,6 @@
 """A store opened for reading: its identity, its plan, and what is committed."""
 
+import errno
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ from hsstore.storage.commit import committed_versions, read_marker
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.zarr_arrays import TABLE_CHUNK
+
+# What opening a folder, a symbolic link or a socket as a file says.
+NO_PLAIN_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 
 
 class Store:
@@ -54,7 +58,9 @@ class Store:
         root = Path(path)
         try:
             raw = filesystem.read(root / keys.IDENTITY)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except OSError as error:
+            if error.errno not in NO_PLAIN_FILE | {errno.ENOENT, errno.ENOTDIR}:
+                raise
             raise NotAStore(
                 "no hsstore store here",
                 place=str(root),
@@ -169,6 +175,11 @@ def newest_plan(filesystem: Filesystem, root: Path, uuid: str) -> Plan:
             plan = Plan.from_document(unseal(raw, PLAN_KIND, place=place), place=place)
         except InvalidDocument as error:
             failure = failure or error
+            continue
+        except OSError as error:
+            if error.errno not in NO_PLAIN_FILE:
+                raise
+            failure = failure or InvalidDocument("the plan is no plain file", place=place)
             continue
         if (plan.store, plan.generation) == (uuid, generation):
             return plan

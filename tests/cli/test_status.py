@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
+from hsstore.model.document import seal
 from hsstore.storage.claim import claimed
 from hsstore.storage.stage import open_stage
 from hsstore.storage.store import Store
@@ -93,6 +94,31 @@ def test_the_pace_is_that_of_the_commits(
     assert found["last_commit"] == "2026-01-01T00:00:20Z"
     assert found["tokens_per_second"] == pytest.approx((9 + 16) / 20)
     assert found["seconds_left"] == pytest.approx(3 / 1.25)
+
+
+@pytest.mark.parametrize(
+    ("times", "last", "pace"),
+    [
+        (["2026-01-01T00:00:00+00:00", "2026-01-01T01:00:10.5+01:00"], 1, 16 / 10.5),
+        (["2026-01-01T00:00:00Z", "yesterday"], 0, None),
+        (["", "yesterday"], None, None),
+    ],
+)
+def test_any_time_that_a_marker_may_tell_is_taken_and_none_needed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    times: list[str],
+    last: int | None,
+    pace: float | None,
+) -> None:
+    store = fill(empty_store(tmp_path / "store", [5, 16, 3], shard_rows=16), shards=range(2))
+    for shard, time in enumerate(times):
+        marker = store.marker(shard)
+        object.__setattr__(marker, "committed", time)
+        (store.root / marker.name).write_bytes(seal(marker.to_document()))
+    found = status(store, capsys)
+    assert found["last_commit"] == (None if last is None else times[last])
+    assert found["tokens_per_second"] == (pace and pytest.approx(pace))
 
 
 def test_people_are_told_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

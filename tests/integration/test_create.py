@@ -258,6 +258,12 @@ def test_places_that_are_taken_are_refused(folder: Path) -> None:
     assert sorted(folder.rglob("*")) == before
 
 
+def test_a_loop_of_links_is_refused(folder: Path) -> None:
+    (folder / "loop").symlink_to("loop")
+    with pytest.raises(HsstoreError, match="loop"):
+        make(folder, path=folder / "loop" / "store")
+
+
 def test_an_empty_folder_may_become_the_store(folder: Path) -> None:
     (folder / "store").mkdir()
     assert make(folder).plan.samples == 40

@@ -1,6 +1,8 @@
 """Reading samples: right bytes, or an error that names the sample."""
 
+import os
 import shutil
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from hsstore.errors import SampleAbsent, SampleDamaged, SampleMissing
+from hsstore.errors import SampleAbsent, SampleDamaged, SampleMissing, StoreError
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.manifest import Chunk
@@ -216,3 +218,25 @@ def test_a_store_that_was_moved_is_the_same_store(store: Store, tmp_path: Path) 
     shutil.move(store.root, tmp_path / "moved")
     moved = Store.open(tmp_path / "moved")
     check(moved, Reader(moved), 2)
+
+
+@pytest.mark.parametrize("name", [keys.IDENTITY, keys.plan(0)])
+@pytest.mark.parametrize("instead", ["folder", "link", "pipe", "socket"])
+def test_what_is_no_plain_file_makes_no_store(store: Store, name: str, instead: str) -> None:
+    path = store.root / name
+    path.rename(store.root.parent / "aside")
+    if instead == "folder":
+        path.mkdir()
+    elif instead == "link":
+        path.symlink_to(store.root.parent / "aside")
+    elif instead == "pipe":
+        os.mkfifo(path)
+    else:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    with pytest.raises(StoreError, match=rf"{store.root}"):
+        Store.open(store.root)
+
+
+def test_a_later_plan_that_is_no_file_leaves_the_earlier_in_force(store: Store) -> None:
+    (store.root / keys.plan(1)).mkdir()
+    assert Store.open(store.root).plan.generation == 0

@@ -25,6 +25,7 @@ def test_layers_are_counted_in_blocks(typed: str, expected: tuple[Layer, ...]) -
         ("1.0", "is no layer"),
         ("²", "is no layer"),
         ("Final", "is no layer"),
+        ("9" * 5000, "is no layer"),
     ],
 )
 def test_what_is_no_layer_is_refused(typed: str, told: str) -> None:
