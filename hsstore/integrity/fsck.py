@@ -14,6 +14,7 @@ from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding, Level, Summary, severity_of
 from hsstore.model.progress import Progress, Silent
+from hsstore.storage.filesystem import LOCAL
 from hsstore.storage.store import Store
 
 PathLike = str | os.PathLike[str]
@@ -59,9 +60,11 @@ class Unopened:
 
 
 def _unopened(root: Path, error: InvalidDocument | OSError) -> Finding:
-    place = Path((error.place if isinstance(error, InvalidDocument) else error.filename) or root)
-    path = place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
-    identity = path == keys.IDENTITY
+    identity = not _is_readable(root / keys.IDENTITY)
+    path = keys.IDENTITY if identity else keys.PLAN
+    if isinstance(error, InvalidDocument) and error.place:
+        path = Path(error.place).relative_to(root).as_posix()
+        identity = path == keys.IDENTITY
     if isinstance(error, InvalidDocument):
         state, detail = "invalid", error.message
     else:
@@ -72,6 +75,15 @@ def _unopened(root: Path, error: InvalidDocument | OSError) -> Finding:
     kind = f"{'identity' if identity else 'plan'}-{state}"
     detail = f"{detail}; nothing else can be checked until a copy of {remedy} is put back"
     return Finding(kind, severity_of(kind), detail, path=path)
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a file's bytes can be had: errors of reading do not name it."""
+    try:
+        LOCAL.read(path)
+    except OSError:
+        return False
+    return True
 
 
 class Fsck:
