@@ -55,12 +55,11 @@ def command(
     --json, findings are JSON lines and the last line is the summary.
     """
     from hsstore.integrity.fsck import fsck  # noqa: PLC0415 - numpy, which the help does not need
-    from hsstore.storage.store import Store  # noqa: PLC0415 - numpy, as above
 
-    opened = Store.open(store)
-    check_range(shards, opened)
     with render.progress() as progress:
-        run = fsck(opened, level, shards=shards, threads=threads, progress=progress)
+        run = fsck(store, level, shards=shards, threads=threads, progress=progress)
+        if run.store is not None:
+            check_range(shards, run.store)
         page = _Page(store, shards, as_json=as_json)
         try:
             for finding in run:

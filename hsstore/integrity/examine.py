@@ -7,6 +7,8 @@ from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import INTENT_KIND, Marker
 
+UNTOUCHED = frozenset({"shard-missing", "sample-absent", "marker-superseded", "origin-contradicts"})
+
 
 def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> ShardCase:
     """Examine a shard to the level of ``subject``.
@@ -17,11 +19,16 @@ def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> S
     """
     listing = listing or Listing(subject)
     case = _examine(subject, shard, listing)
-    if case.findings:
+    if any(_replacement_explains(finding.kind) for finding in case.findings):
         fresh = Listing(subject)
         if fresh.of(shard) != listing.of(shard):
             case = _examine(subject, shard, fresh)
     return case
+
+
+def _replacement_explains(kind: str) -> bool:
+    """Whether a finding may come of the shard being replaced since its names were listed."""
+    return kind not in UNTOUCHED and not kind.startswith(("tokens-", "array-"))
 
 
 class Listing:

@@ -1,5 +1,6 @@
 """Mending one shard, under its claim: the next generation takes over every sample that is whole."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,8 +11,9 @@ from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.replica import Replica
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
+from hsstore.model.geometry import Extent
 from hsstore.model.keys import ShardVersion
-from hsstore.model.manifest import Manifest, StoredSample
+from hsstore.model.manifest import AbsentSample, Manifest, StoredSample
 from hsstore.model.progress import Progress
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin
 from hsstore.storage.claim import Claim, claimed
@@ -21,7 +23,7 @@ from hsstore.storage.provenance import verify_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.space import available
 from hsstore.storage.stage import fence, staging
-from hsstore.storage.writer import ShardWriter, verified_chunks
+from hsstore.storage.writer import ShardWriter, StagedShard, verified_chunks
 
 
 @dataclass(slots=True)
@@ -146,29 +148,35 @@ class Mender:
         store, version = self.store, _next_version(case)
         self._refuse_full_disk(case)
         with staging(store, version, claim) as writer:
+            # What an earlier run gave up may be had by now.
+            writer.journal.failures.clear()
+            self._remake(case, writer)
+            if not _is_better(case, writer):
+                self._abandon(case, writer)
+                return
             self._copy_whole(case, writer)
-            self._take_from_replica(case, writer)
-            self._compute(case, writer)
+            self._remake(case, writer)
             self._give_up(case, writer)
+            if writer.journal.settled() != set(self.subject.samples(case.shard)):
+                self._abandon(case, writer)
+                return
             for chunk in sorted({c for chunks in case.lost.values() for c in chunks},
                                 key=lambda c: c.offset):  # fmt: skip
                 quarantine.keep_bytes(keys.shard_file(case.shard), chunk)
             self._clear_the_way(case, quarantine)
             staged = writer.finish(self.subject.samples(case.shard))
         quarantine.close()
-        if store.filesystem.exists(store.root / keys.shard_file(case.shard)) or case.markers:
-            found = store.committed().get(case.shard)
+        self._commit(case, staged, claim)
+        self.done.shards_replaced += 1
+
+    def _commit(self, case: ShardCase, staged: StagedShard, claim: Claim) -> None:
+        store, replaces = self.store, _committed(case)
+        if replaces or store.filesystem.exists(store.root / keys.shard_file(case.shard)):
             commit_replacement(
-                store.filesystem,
-                store.root,
-                staged,
-                claim,
-                store.identity,
-                replaces=found[0] if found else None,
+                store.filesystem, store.root, staged, claim, store.identity, replaces=replaces
             )
         else:
             commit_new(store.filesystem, store.root, staged, claim)
-        self.done.shards_replaced += 1
 
     def _copy_whole(self, case: ShardCase, writer: ShardWriter) -> None:
         """Copy every sample that is whole, verified once more on the way."""
@@ -191,9 +199,19 @@ class Mender:
                 else:
                     writer.copy(sample, manifest.origins[sample.origin], verified)
 
+    def _abandon(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Drop a generation that would be no better than what there is."""
+        self.done.notes.append(f"shard {case.shard}: nothing could be recovered; it was left as is")
+        self.store.filesystem.remove_folder(writer.folder)
+
+    def _remake(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Stage what is lost and was not tried yet, from the replica, else from the source."""
+        self._take_from_replica(case, writer)
+        self._compute(case, writer)
+
     def _take_from_replica(self, case: ShardCase, writer: ShardWriter) -> None:
         contents = _contents(case)
-        for sample in _open(case, writer):
+        for sample in _unsettled(case, writer):
             wanted = self._in_replica(case, sample)
             if wanted and self.replica and self.replica.give(
                 writer, case.shard, wanted, wanted.key, contents.get(sample)
@@ -202,7 +220,7 @@ class Mender:
 
     def _compute(self, case: ShardCase, writer: ShardWriter) -> None:
         """Have the source compute exactly the samples that are still lost."""
-        lost = _open(case, writer)
+        lost = _unsettled(case, writer)
         tokens = self.subject.tokens(case.shard)
         source = self.open_source() if lost and tokens else None
         if source is None or tokens is None:
@@ -215,31 +233,46 @@ class Mender:
                 self.done.samples_reextracted += 1
                 self.done.tokens_reextracted += extent.rows
             else:
+                self._add_attempts(case, writer, extent, answer)
                 self.done.samples_failed += 1
                 self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
             self.progress.advance(extent.rows)
         if self.stop():
             raise Stopped("stopped; what was computed is kept", remedy="run the same command again")
 
+    def _add_attempts(
+        self, case: ShardCase, writer: ShardWriter, extent: Extent, failed: Failed
+    ) -> None:
+        """Count what failed before; the journal knows this attempt only."""
+        before = _absent(case).get(extent.sample)
+        if before is not None and self.source:
+            attempts = before.attempts + failed.attempts
+            again = dataclasses.replace(failed, attempts=attempts)
+            writer.fail(extent, before.key, again, self.source.origin())
+
     def _give_up(self, case: ShardCase, writer: ShardWriter) -> None:
         """Settle what nobody has as absent: better missing by name than served wrong."""
-        manifest = case.manifest
-        absent = {a.sample: a for a in manifest.absent} if manifest else {}
+        manifest, absent = case.manifest, _absent(case)
         named = {s.sample: s.key for s in manifest.samples} if manifest else {}
         named |= {number: entry.key for number, entry in absent.items()}
         origin = _some_origin(manifest, writer)
-        for sample in _open(case, writer):
-            if sample in writer.journal.failures or origin is None:
-                continue
+        if origin is None:
+            return
+        for sample in _unsettled(case, writer):
             extent = self.store.samples.extent(sample)
             key = named.get(sample) or self.subject.keys(case.shard, [sample])[0]
             before = absent.get(sample)
             failed = (
                 Failed(sample, before.reason, before.detail, before.attempts)
                 if before
-                else Failed(sample, "damaged", "nothing that repair was given has it whole")
+                else Failed(sample, *self._why_lost(case))
             )
             writer.fail(extent, key, failed, origin)
+
+    def _why_lost(self, case: ShardCase) -> tuple[str, str]:
+        if self._open_source is not None and self.subject.tokens(case.shard) is None:
+            return "tokens-lost", "its token file is lost, and without it nothing can compute it"
+        return "damaged", "nothing that repair was given has it whole"
 
     def _clear_the_way(self, case: ShardCase, quarantine: Quarantine) -> None:
         """Keep a file that nothing explains; move away what a rename cannot replace."""
@@ -288,13 +321,37 @@ def _contents(case: ShardCase) -> dict[int, str]:
     return {s.sample: s.content for s in case.manifest.samples} if case.manifest else {}
 
 
-def _open(case: ShardCase, writer: ShardWriter) -> list[int]:
-    return sorted(case.lost.keys() - writer.journal.samples.keys())
+def _absent(case: ShardCase) -> dict[int, AbsentSample]:
+    return {a.sample: a for a in case.manifest.absent} if case.manifest else {}
+
+
+def _unsettled(case: ShardCase, writer: ShardWriter) -> list[int]:
+    """The lost samples that are neither staged nor known to fail."""
+    return sorted(case.lost.keys() - writer.journal.settled())
+
+
+def _is_better(case: ShardCase, writer: ShardWriter) -> bool:
+    """Whether the next generation would have something that can be read now only there.
+
+    So would one that has a damaged sample as absent: its readers are told.
+    """
+    if case.marker is None or case.manifest is None or is_unreadable(case):
+        return True
+    told = writer.journal.failures.keys() - _absent(case).keys()
+    return bool(case.lost.keys() & (writer.journal.samples.keys() | told))
 
 
 def _some_origin(manifest: Manifest | None, writer: ShardWriter) -> Origin | None:
     known = [*(manifest.origins if manifest else ()), *writer.journal.origins]
     return known[0] if known else None
+
+
+def _committed(case: ShardCase) -> ShardVersion | None:
+    """The newest version that a marker claims which was not set aside."""
+    true = (
+        v for v, absent in case.markers if keys.marker(v, absent=absent) not in case.discredited
+    )
+    return max(true, default=None)
 
 
 def _next_version(case: ShardCase) -> ShardVersion:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
-from hsstore.integrity.fsck import Fsck, fsck
+from hsstore.integrity.fsck import Fsck
 from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, staged_bytes
 from hsstore.integrity.replica import Replica
-from hsstore.integrity.restore import Restorer
+from hsstore.integrity.restore import Restorer, refuse_to_go_on
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding
@@ -84,19 +84,36 @@ def repair(
     _refuse_misplaced_folders(opened)
     copy = None if replica is None else Replica(opened, Path(replica))
     progress = progress or Silent()
-    run = fsck(opened, shards=shards, threads=threads, progress=progress, stop=stop)
+    run = Fsck(Subject(opened, "data", threads), shards, progress, stop, keep_cases=True)
     findings = [finding for finding in run if finding.severity != "note"]
-    if stop():
+    if not run.summary.complete:
         raise Stopped("stopped before anything was mended", remedy="run the same command again")
     plan = _plan(run, findings, copy, with_source=source is not None)
     errors = tuple(f for f in findings if f.severity == "error")
     result = RepairResult(plan, len(errors), remaining=errors)
     if apply and plan.steps:
         _apply(result, run, copy, source, progress, stop)
-        touched = [case.shard for case in run.cases]
-        again = Fsck(Subject(opened, "data", threads), touched, Silent(), stop)
-        result.remaining = tuple(f for f in again if f.severity == "error")
+        result.remaining = _check_again(run, threads, stop)
     return result
+
+
+def _check_again(run: Fsck, threads: int | None, stop: Callable[[], bool]) -> tuple[Finding, ...]:
+    """The errors that are left, by another look at all that was unsound."""
+    touched = [case.shard for case in run.cases]
+    before = run.subject
+    subject = Subject(before.store, "data", threads)
+    # Those of the other shards are as they were; only together can they contradict each other.
+    for origin, shards in before.origins.items():
+        if others := [shard for shard in shards if shard not in touched]:
+            subject.origins[origin] = others
+    again = Fsck(subject, touched, Silent(), stop)
+    remaining = tuple(finding for finding in again if finding.severity == "error")
+    if not again.summary.complete:
+        raise Stopped(
+            "stopped before what was mended was checked again",
+            remedy=f"run: hsstore fsck {before.root}",
+        )
+    return remaining
 
 
 def _refuse_misplaced_folders(store: Store) -> None:
@@ -120,8 +137,7 @@ def _plan(
     steps = list(_derived(findings))
     for case in run.cases:
         steps += _steps(case, replica, with_source=with_source)
-    mendable = sum(f.severity == "error" and f.repair is None for f in findings)
-    return RepairPlan(tuple(steps), mendable)
+    return RepairPlan(tuple(steps))
 
 
 def _derived(findings: list[Finding]) -> Iterator[Step]:
@@ -185,8 +201,8 @@ def _apply(
     result.applied = True
     store = run.subject.store
     if any(step.action in DERIVED.values() for step in result.plan.steps):
-        restored = Restorer(store, replica.store if replica else None).restore_all(run.shards)
-        store = restored.store
+        restorer = Restorer(store, replica.store if replica else None, stop=stop)
+        store = restorer.restore_all(run.shards).store
     subject = Subject(store, "data", run.subject.chunks.threads)
     mender = Mender(subject, source=open_source, replica=replica, progress=progress, stop=stop)
     result.done = mender.done
@@ -195,6 +211,7 @@ def _apply(
             mender.open_source()
         progress.start(sum(step.tokens for step in result.plan.steps), 0, "tok")
         for shard in result.plan.shards:
+            refuse_to_go_on(stop)
             with _noted(result.done):
                 mender.mend(shard)
     finally:

@@ -1,5 +1,6 @@
 """Taking verified samples from another copy of the same store."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ class Replica:
         self.store = Store.open(path)
         self._target = store
         self._reader = Reader(self.store)
+        self._committed = self.store.committed()
+        self._held: tuple[int, Manifest | None, dict[int, StoredSample]] = -1, None, {}
         ours, theirs = _what(store), _what(self.store)
         if ours != theirs:
             differing = [name for name in ours if ours[name] != theirs[name]]
@@ -39,9 +42,9 @@ class Replica:
 
         ``content`` None takes any: what the store had is not known any more.
         """
-        manifest = self._manifest(shard)
-        found = [s for s in manifest.samples if s.sample == sample] if manifest else []
-        return found[0] if found and content in (None, found[0].content) else None
+        _, samples = self._shard(shard)
+        found = samples.get(sample)
+        return found if found and content in (None, found.content) else None
 
     def manifest_of(self, marker: Marker) -> bytes | None:
         """The very manifest that a marker names, if the replica still has it."""
@@ -56,7 +59,7 @@ class Replica:
     def give(self, writer: ShardWriter, shard: int, wanted: StoredSample, key: str,
              previous: str | None) -> bool:  # fmt: skip
         """Stage a sample from the replica's bytes; False where those are damaged too."""
-        manifest = self._manifest(shard)
+        manifest, _ = self._shard(shard)
         if manifest is None:
             return False
         try:
@@ -72,9 +75,20 @@ class Replica:
         )  # fmt: skip
         return True
 
+    def _shard(self, shard: int) -> tuple[Manifest | None, dict[int, StoredSample]]:
+        """The manifest of a shard and its stored samples by index; the latest shard's is kept."""
+        if self._held[0] != shard:
+            manifest = self._manifest(shard)
+            samples = {s.sample: s for s in manifest.samples} if manifest else {}
+            self._held = shard, manifest, samples
+        return self._held[1:]
+
     def _manifest(self, shard: int) -> Manifest | None:
+        if shard not in self._committed:
+            return None
+        version, absent = self._committed[shard]
         try:
-            return self.store.manifest(self.store.marker(shard))
+            return self.store.manifest(self.store.read_marker(version, absent=absent))
         except (OSError, StoreError):
             return None
 
@@ -83,7 +97,8 @@ def _what(store: Store) -> dict[str, object]:
     """What must be equal for two stores to hold the same states; the codec may differ."""
     identity, plan = store.identity, store.plan
     return {
-        "model": identity.model,
+        # Its name is that of the folder that it was in.
+        "model": dataclasses.replace(identity.model, id=""),
         "capture": identity.capture,
         "chunk rows": identity.chunk_rows,
         "shard rows": identity.shard_rows,

@@ -1,15 +1,16 @@
 """Writing again what follows from the rest of the store: folders, metadata, tokens, arrays."""
 
+import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hsstore.errors import StoreError
+from hsstore.errors import Stopped, StoreError
 from hsstore.integrity.checks import arrays, folders, metadata, tokens
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
@@ -26,8 +27,16 @@ from hsstore.storage.zarr_arrays import ArrayChunk, metadata_documents, shard_ch
 class Restorer:
     """Writes derived files again. Each is put in place whole, by a rename."""
 
-    def __init__(self, store: Store, replica: Store | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        replica: Store | None = None,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Stopped is raised between two shards once ``stop`` says so."""
         self._store = store
+        self._stop = stop
         self._filesystem = store.filesystem
         self._replica = replica
         self._quarantine = Quarantine(store, f"derived.{secrets.token_hex(8)}")
@@ -38,11 +47,13 @@ class Restorer:
         self._restore_folders(subject)
         self._restore_metadata(subject)
         for shard in shards:
+            refuse_to_go_on(self._stop)
             self._restore_tokens(subject, shard)
         # What the sample arrays lacked, the token files may prove now.
         subject = Subject(Store(self._store.root, self._store.identity, self._store.plan,
                                 self._filesystem), "manifest")  # fmt: skip
         for shard in shards:
+            refuse_to_go_on(self._stop)
             self._restore_shard_arrays(subject, shard)
         self._restore_tables(subject)
         self._quarantine.close()
@@ -138,8 +149,13 @@ class Restorer:
         self._clear(chunk.key)
         self._filesystem.make_folders(path.parent, below=self._store.root)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        self._write(temporary, chunk)
-        self._filesystem.rename(temporary, path)
+        try:
+            self._write(temporary, chunk)
+            self._filesystem.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(temporary)
+            raise
         self._filesystem.sync_folder(path.parent)
 
     def _clear(self, name: str) -> None:
@@ -155,6 +171,12 @@ class Restorer:
             self._filesystem.write_at(fd, chunk.data, 0, path)
             self._filesystem.truncate(fd, chunk.size, path)
             self._filesystem.sync(fd, path)
+
+
+def refuse_to_go_on(stop: Callable[[], bool]) -> None:
+    """Raise Stopped where that was asked for."""
+    if stop():
+        raise Stopped("stopped; what was mended by then stays", remedy="run the same command again")
 
 
 def _rows(table: SampleTable, samples: range) -> NDArray[np.int64]:

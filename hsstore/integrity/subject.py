@@ -1,6 +1,8 @@
 """What a check is given: the store, how far to look, and how to word a finding about it."""
 
 import shlex
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +14,7 @@ from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severit
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import Marker
+from hsstore.model.source import Origin
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import ShardTokens
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SOURCE = "--source transformers:PATH"
+KEPT_TOKENS = 16
+
+# What an origin has in ``match``, then in ``recorded``.
+OriginItems = tuple[tuple[tuple[str, str | None], ...], tuple[tuple[str, str], ...]]
 
 
 class Subject:
@@ -32,8 +39,10 @@ class Subject:
         self.filesystem = store.filesystem
         self.root = store.root
         self.level = level
-        self.origins: set[tuple[tuple[str, str], ...]] = set()
+        self.origins: dict[OriginItems, list[int]] = {}
         self.token_digests: dict[int, NDArray[np.uint8]] = {}
+        self._tokens: OrderedDict[int, ShardTokens | None] = OrderedDict()
+        self._lock = threading.Lock()
 
     def at_least(self, level: Level) -> bool:
         """Whether this run looks as deep as ``level``."""
@@ -48,11 +57,31 @@ class Subject:
             return None
 
     def tokens(self, shard: int) -> ShardTokens | None:
-        """The tokens of a shard; None where its token file is not whole."""
+        """The tokens of a shard; None where its token file is not whole. The latest are kept."""
+        with self._lock:
+            if shard in self._tokens:
+                return self._tokens[shard]
         try:
-            return self.store.tokens(shard)
+            found = self.store.tokens(shard)
         except (StoreError, OSError, LookupError):
-            return None
+            found = None
+        self.keep_tokens(shard, found)
+        return found
+
+    def keep_tokens(self, shard: int, tokens: ShardTokens | None) -> None:
+        """Keep what was just read of a shard's token file."""
+        with self._lock:
+            self._tokens[shard] = tokens
+            self._tokens.move_to_end(shard)
+            while len(self._tokens) > KEPT_TOKENS:
+                self._tokens.popitem(last=False)
+
+    def note_origins(self, shard: int, origins: Iterable[Origin]) -> None:
+        """Keep where the states of a shard come from; each origin once, with all its shards."""
+        with self._lock:
+            for origin in origins:
+                items = (*sorted(origin.match.items()),), (*sorted(origin.recorded.items()),)
+                self.origins.setdefault(items, []).append(shard)
 
     def samples(self, shard: int) -> range:
         """The global indexes of a shard's samples, empty where nothing proves them."""

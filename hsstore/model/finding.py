@@ -11,6 +11,8 @@ Level = Literal["quick", "manifest", "data"]
 LEVELS: tuple[Level, ...] = ("quick", "manifest", "data")
 
 KINDS = {
+    "identity-invalid": "hsstore.json is torn or edited, or something else is in its place",
+    "identity-unreadable": "hsstore.json cannot be read",
     "folder-missing": "a folder of the format is gone, or something else is in its place",
     "shard-missing": "no commit marker: the shard was never finished",
     "sample-absent": "the shard is committed without this sample",
@@ -52,7 +54,7 @@ KINDS = {
 WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file"})
 NOTES = frozenset({"origin-mixed"})
 BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
-                         "plan-unreadable"}  # fmt: skip
+                         "plan-unreadable", "identity-invalid", "identity-unreadable"}  # fmt: skip
 
 
 def severity_of(kind: str) -> Severity:

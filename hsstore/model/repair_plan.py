@@ -58,10 +58,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """All steps in the order in which they are done; ``unmendable`` counts errors without one."""
+    """All steps in the order in which they are done."""
 
     steps: tuple[Step, ...]
-    unmendable: int = 0
 
     @property
     def shards(self) -> list[int]:

@@ -97,9 +97,19 @@ def test_interruption_ends_with_32_and_a_partial_summary(
 def test_no_store_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fsck", str(tmp_path)]) == 8
     assert "no hsstore store here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [keys.IDENTITY, keys.plan(0)])
+def test_a_damaged_identity_or_plan_is_a_finding_with_a_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     root = filled_store(tmp_path / "store").root
-    damage.flip_bit(root / keys.IDENTITY)
-    assert main(["fsck", str(root)]) == 8
+    damage.flip_bit(root / name)
+    assert main(["fsck", str(root), "--json"]) == 4
+    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (finding["path"], finding["severity"]) == (name, "error")
+    assert (summary["complete"], summary["findings"]["error"]) == (False, 1)
+    assert main(["fsck", str(root)]) == 4
 
 
 def test_shards_out_of_the_store_are_refused(tmp_path: Path) -> None:

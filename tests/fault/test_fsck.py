@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -10,17 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsstore.errors import InvalidDocument, NotAStore
+from hsstore.errors import NotAStore, UnsupportedFormat
 from hsstore.extraction.extractor import extract
-from hsstore.integrity.fsck import Fsck, fsck
+from hsstore.integrity.fsck import Fsck, Unopened, fsck
+from hsstore.integrity.subject import Subject
 from hsstore.model import keys
+from hsstore.model.document import seal
 from hsstore.model.finding import KINDS, LEVELS, Finding, Level
+from hsstore.model.progress import Silent
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, Damage
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import contents, filled_store, key_of
+from hsstore.testing.stores import contents, empty_store, filled_store, key_of
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
@@ -28,7 +32,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return filled_store(tmp_path_factory.mktemp("filled") / "store", codec=request.param).root
 
 
-def check(store: Store | Path, level: Level = "data") -> tuple[list[Finding], Fsck]:
+def check(store: Store | Path, level: Level = "data") -> tuple[list[Finding], Fsck | Unopened]:
     run = fsck(store, level, threads=2)
     return list(run), run
 
@@ -138,9 +142,33 @@ def test_unopenable_stores_raise(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         fsck(tmp_path)
     store = filled_store(tmp_path / "store")
-    damage.flip_bit(store.root / "hsstore.json")
-    with pytest.raises(InvalidDocument):
+    newer = {**store.identity.to_document(), "format": 2}
+    (store.root / keys.IDENTITY).write_bytes(seal(newer))
+    with pytest.raises(UnsupportedFormat):
         fsck(store.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "hurt", "kind"),
+    [
+        (keys.IDENTITY, damage.flip_bit, "identity-invalid"),
+        (keys.IDENTITY, damage.to_symlink, "identity-invalid"),
+        (keys.plan(0), damage.flip_bit, "plan-invalid"),
+        (keys.plan(0), damage.to_folder, "plan-invalid"),
+        (keys.plan(0), Path.unlink, "plan-invalid"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_a_finding(
+    tmp_path: Path, name: str, hurt: Callable[[Path], object], kind: str
+) -> None:
+    store = filled_store(tmp_path / "store")
+    hurt(store.root / name)
+    (finding,), run = check(store.root)
+    assert (finding.kind, finding.severity) == (kind, "error")
+    assert (finding.path or "") in (name, keys.PLAN)
+    assert "put back" in finding.detail
+    assert not run.summary.sound
+    assert not run.summary.complete
 
 
 class Failing(Filesystem):
@@ -290,3 +318,89 @@ def test_stop_leaves_a_partial_summary(tmp_path: Path) -> None:
     assert [*run] == []
     assert not run.summary.complete
     assert run.summary.unverified == store.plan.samples
+
+
+class Counting(Filesystem):
+    """Notes which folders are listed, which files are read and whose cached pages are dropped."""
+
+    def __init__(self) -> None:
+        self.listed: list[str] = []
+        self.read_whole: list[Path] = []
+        self.paths: dict[int, Path] = {}
+        self.events: list[tuple[str, Path]] = []
+
+    def names(self, path: Path) -> list[str]:
+        self.listed.append(path.name)
+        return super().names(path)
+
+    def read(self, path: Path) -> bytes:
+        self.read_whole.append(path)
+        return super().read(path)
+
+    def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
+        fd = super().open(path, flags)
+        self.paths[fd] = path
+        return fd
+
+    def forget_cached(self, fd: int) -> None:
+        self.events.append(("forget", self.paths[fd]))
+        super().forget_cached(fd)
+
+    def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
+        self.events.append(("read", path))
+        return super().read_at(fd, into, offset, path)
+
+
+def test_missing_shards_cost_no_listing_and_at_quick_no_token_file(tmp_path: Path) -> None:
+    root = empty_store(tmp_path / "store", [16] * 60).root
+    for level in LEVELS:
+        counting = Counting()
+        findings, run = check(Store.open(root, filesystem=counting), level)
+        assert run.summary.shards_total == 60
+        assert {f.kind for f in findings} == {"shard-missing"}
+        assert counting.listed.count(keys.COMMIT) <= 2
+        tokens = [path for path in counting.read_whole if path.suffix == ".npz"]
+        if level == "quick":
+            assert tokens == []
+            assert findings[7].samples is None
+            assert "1 samples were never extracted: #7 to #7" in findings[7].detail
+        else:
+            assert len(tokens) == 60
+            assert findings[7].samples == (key_of(7),)
+
+
+def test_chunks_are_read_from_the_disk_not_from_the_cache(tmp_path: Path) -> None:
+    root = filled_store(tmp_path / "store").root
+    counting = Counting()
+    assert check(Store.open(root, filesystem=counting))[0] == []
+    for shard in range(4):
+        path = root / keys.shard_file(shard)
+        events = [event for event, of in counting.events if of == path]
+        assert events[0] == "forget"
+        assert events.count("forget") <= 2
+
+
+def test_cases_are_kept_only_for_who_asks(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "store", shards=range(1))
+    kept = Fsck(Subject(store, "quick"), None, Silent(), lambda: False, keep_cases=True)
+    plain = Fsck(Subject(store, "quick"), None, Silent(), lambda: False)
+    assert [*kept] == [*plain]
+    assert [case.shard for case in kept.cases] == [1, 2, 3]
+    assert plain.cases == []
+
+
+def test_shards_that_contradict_each_other_are_found(tmp_path: Path) -> None:
+    """The identity may leave open what was computed with; all shards must agree nevertheless."""
+    store = filled_store(tmp_path / "store")
+    assert store.identity.model.weights_digest is None
+    for shard, weights in ((0, "a" * 32), (1, "b" * 32), (2, "b" * 32)):
+        marker = store.marker(shard)
+        document = store.manifest(marker).to_document()
+        origin = document["origins"][0]
+        document["origins"] = [{**origin, "match": {**origin["match"], "weights": weights}}]
+        damage.forge_manifest(store, marker, document)
+    (finding,), run = check(store)
+    assert (finding.kind, finding.severity, finding.repair) == ("origin-contradicts", "error", None)
+    assert finding.detail.startswith("in shard 0, weights is 'aaaa")
+    assert finding.detail.endswith("as in shard 1 and 1 more")
+    assert not run.summary.sound

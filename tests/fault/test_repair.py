@@ -1,18 +1,26 @@
 """repair mends what fsck finds, from what is whole, a replica or a source, and nothing else."""
 
+import contextlib
+import errno
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
 from hsstore.errors import IdentityMismatch, OutOfSpace, Stopped, StoreError
-from hsstore.integrity.fsck import fsck
+from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import RepairResult, repair
+from hsstore.integrity.subject import Subject
 from hsstore.model import keys
+from hsstore.model.document import seal
+from hsstore.model.marker import Marker
+from hsstore.model.progress import Silent
 from hsstore.model.source import HiddenStateSource, Request
 from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.reader import Reader
 from hsstore.storage.space import Space, available
 from hsstore.storage.store import Store
 from hsstore.testing import damage
@@ -328,3 +336,214 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 def unopened() -> HiddenStateSource:
     raise AssertionError("no states need computing")
+
+
+# -- what must not be committed ------------------------------------------------------------------
+
+
+def test_a_shard_without_tokens_is_never_committed_empty(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "store", shards=range(1))
+    (store.root / keys.tokens(0, SHARD)).unlink()
+    source = SeededSource(store.identity)
+    result = mend(store, source, shards=range(SHARD, SHARD + 1))
+    assert [f.kind for f in result.remaining] == ["tokens-missing", "shard-missing"]
+    assert not result.corrected
+    assert source.asked == []
+    assert SHARD not in store.committed()
+
+
+def test_what_fails_for_good_makes_no_new_generation(tmp_path: Path) -> None:
+    broken = {key_of(4): "broken", key_of(5): "broken"}
+    store = filled_store(tmp_path / "store", failing=broken)
+    before = snapshot(store.root)
+    for _ in range(2):
+        result = mend(store, SeededSource(store.identity, broken))
+        assert not result.corrected
+        assert snapshot(store.root) == before
+    del broken[key_of(4)]
+    mend(store, SeededSource(store.identity, broken))
+    (absent,) = store.manifest(store.marker(SHARD)).absent
+    assert (absent.key, absent.attempts) == (key_of(5), 2)
+    assert store.marker(SHARD).version.generation == 2
+
+
+def test_a_damaged_sample_that_fails_becomes_absent_once(store: Store) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    for _ in range(2):
+        mend(store, SeededSource(store.identity, {key_of(3): "broken"}))
+        (absent,) = store.manifest(store.marker(SHARD)).absent
+        assert (absent.key, absent.reason, absent.detail) == (key_of(3), "seeded", "broken")
+        assert store.marker(SHARD).version.generation == 2
+
+
+def test_lost_tokens_are_named_as_the_reason(store: Store) -> None:
+    damage.resize(store.root / keys.shard_file(SHARD), -2000)
+    damage.flip_bit(store.root / keys.array_chunk(keys.INPUT_IDS, SHARD), 4)
+    (store.root / keys.tokens(0, SHARD)).unlink()
+    mend(store, SeededSource(store.identity))
+    assert {a.reason for a in store.manifest(store.marker(SHARD)).absent} == {"tokens-lost"}
+
+
+class NoSpace(Filesystem):
+    """Cannot set the size of any file in states.zarr."""
+
+    def truncate(self, fd: int, size: int, path: Path) -> None:
+        if keys.ZARR in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().truncate(fd, size, path)
+
+
+def test_a_full_disk_leaves_no_temporary_file(store: Store) -> None:
+    damage.flip_bit(store.root / keys.array_chunk(keys.INPUT_IDS, SHARD))
+    with pytest.raises(OSError, match="No space"):
+        repair(Store.open(store.root, filesystem=NoSpace()), apply=True)
+    assert [path for path in store.root.rglob("*") if path.name.startswith(".")] == []
+
+
+# -- stopping --------------------------------------------------------------------------------------
+
+
+def test_stopped_while_looking_is_no_success(store: Store) -> None:
+    asked = iter([False, True])
+    with pytest.raises(Stopped, match="before anything was mended"):
+        mend(store, stop=lambda: next(asked, False))
+
+
+def test_stopped_while_checking_again_is_no_success(store: Store) -> None:
+    (store.root / store.marker(SHARD).name).unlink()
+    with pytest.raises(Stopped, match="checked again"):
+        mend(store, stop=lambda: SHARD in store.committed())
+    assert kinds(store.root) == []
+
+
+def test_stopping_is_heeded_between_shards(store: Store) -> None:
+    for shard in (SHARD, SHARD + 1):
+        (store.root / store.marker(shard).name).unlink()
+    with pytest.raises(Stopped, match="what was mended"):
+        mend(store, stop=lambda: SHARD in store.committed())
+    assert SHARD + 1 not in store.committed()
+    assert mend(store).corrected
+
+
+# -- documents that contradict each other ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [Path.unlink, damage.flip_bit, damage.to_folder])
+def test_a_lost_marker_and_a_bad_chunk_together(store: Store, loss: Callable[[Path], None]) -> None:
+    healthy = contents(store)
+    loss(store.root / store.marker(SHARD).name)
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    source = SeededSource(store.identity)
+    assert mend(store, source).corrected
+    assert source.asked == [3]
+    assert kinds(store.root) == []
+    assert contents(Store.open(store.root)) == healthy
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_of_two_sealed_markers_the_false_one_goes(tmp_path: Path, *, absent: bool) -> None:
+    store = filled_store(tmp_path / "store", failing={key_of(4): "broken"} if absent else None)
+    marker = store.marker(SHARD)
+    own = {name: getattr(marker, name) for name in Marker.__slots__}
+    twin = Marker(**{**own, "absent": 0 if absent else 1})
+    (store.root / twin.name).write_bytes(seal(twin.to_document()))
+    assert "marker-duplicate" in kinds(store.root)
+    result = mend(store, SeededSource(store.identity))
+    assert result.corrected, result
+    assert kinds(store.root) == []
+    assert not (store.root / twin.name).exists() or twin.name == store.marker(SHARD).name
+    assert len(contents(store)) == store.plan.samples
+
+
+@pytest.mark.parametrize("lost", ["manifest", "staged"])
+def test_an_intent_that_decides_nothing_is_set_aside(store: Store, lost: str) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    dying = Store.open(store.root, filesystem=DiesAtRename())
+    with pytest.raises(KeyboardInterrupt):
+        repair(dying, source=lambda: SeededSource(store.identity), apply=True)
+    if lost == "manifest":
+        (path,) = (store.root / keys.MANIFEST).glob("00000001-000002.*")
+    else:
+        (path,) = (store.root / keys.STAGE).glob("*/data")
+    path.unlink()
+    # The file in place of an uncompressed shard has the same size and index as its replacement.
+    alike = lost == "staged" and store.identity.codec == "none"
+    assert ("intent-pending" if alike else "intent-invalid") in kinds(store.root)
+    assert mend(store, SeededSource(store.identity)).corrected
+    assert kinds(store.root) == []
+    aside = [*(store.root / keys.QUARANTINE).glob("*/*.00000001-000002.json")]
+    assert len(aside) == (0 if alike else 1)
+
+
+# -- pairs of damages ------------------------------------------------------------------------------
+
+
+def pairs(seed: int, count: int) -> list[tuple[Damage, Damage]]:
+    every = list(itertools.combinations(CORPUS, 2))
+    return random.Random(seed).sample(every, count)  # noqa: S311 - a seeded choice
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled_store(tmp_path_factory.mktemp("plain") / "store").root
+
+
+@pytest.mark.parametrize("pair", pairs(7, 20), ids=lambda pair: f"{pair[0].name}+{pair[1].name}")
+def test_some_pairs_of_damages(plain: Path, tmp_path: Path, pair: tuple[Damage, Damage]) -> None:
+    mend_pair(plain, tmp_path / "store", pair)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("first", CORPUS, ids=lambda entry: entry.name)
+def test_all_pairs_of_damages(plain: Path, tmp_path: Path, first: Damage) -> None:
+    for second in CORPUS[CORPUS.index(first) + 1 :]:
+        mend_pair(plain, tmp_path / second.name, (first, second))
+
+
+def mend_pair(plain: Path, root: Path, pair: tuple[Damage, Damage]) -> None:
+    """A repair mends both or says what it could not, and what could be read still can."""
+    store = Store.open(copytree(plain, root))
+    healthy = contents(store)
+    if not inflict_both(store, pair):
+        return
+    before = readable(root)
+    looked = Fsck(Subject(Store.open(root)), None, Silent(), lambda: False, keep_cases=True)
+    found = [finding.kind for finding in looked]
+    lost = {sample for case in looked.cases for sample in case.lost}
+    source = SeededSource(store.identity)
+    result = mend(store, source)
+    names = [entry.name for entry in pair]
+    assert set(source.asked) <= lost, names
+    after = readable(root)
+    assert before.items() <= after.items(), names
+    if result.corrected:
+        assert kinds(root) == [], names
+        assert contents(Store.open(root)) == healthy, names
+    else:
+        assert result.remaining, (names, found)
+        assert {f.kind for f in result.remaining} <= set(found) | {"sample-absent"}, names
+
+
+def inflict_both(store: Store, pair: tuple[Damage, Damage]) -> bool:
+    """Whether both could be done to one store, in some order."""
+    for one, other in (pair, pair[::-1]):
+        try:
+            one.inflict(store)
+        except (OSError, StoreError):
+            continue
+        try:
+            other.inflict(store)
+        except (OSError, StoreError):
+            # The first may have been what the second works on: then it stands alone.
+            return True
+        return True
+    return False
+
+
+def readable(root: Path) -> dict[int, bytes]:
+    store = Store.open(root)
+    reader, found = Reader(store), {}
+    for sample in range(store.plan.samples):
+        with contextlib.suppress(StoreError, OSError, LookupError, ValueError):
+            found[sample] = reader.read(sample, verify=True).tobytes()
+    return found

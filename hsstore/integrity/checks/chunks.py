@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from hsstore.integrity.checks.manifests import chunk_range
 from hsstore.integrity.chunk_reader import BadChunk
 from hsstore.integrity.plain_file import Trouble, plain_status, translated
 from hsstore.integrity.subject import ShardCase
@@ -33,13 +34,8 @@ def check(case: ShardCase) -> Iterator[Finding]:
 
 def chunk_owners(case: ShardCase, manifest: Manifest) -> dict[int, int]:
     """The sample (global index) that each chunk belongs to."""
-    rows = case.subject.store.identity.geometry.chunk_rows
     return {
-        chunk: stored.sample
-        for stored in manifest.samples
-        for chunk in range(
-            stored.first_row // rows, stored.first_row // rows + -(-stored.rows // rows)
-        )
+        chunk: stored.sample for stored in manifest.samples for chunk in chunk_range(case, stored)
     }
 
 
@@ -59,6 +55,8 @@ def _verified(case: ShardCase, path: Path, chunks: list[Chunk]) -> Iterator[BadC
     with translated():
         fd = subject.filesystem.open(path)
     try:
+        # What was read lately is right in memory, whatever the disk has become.
+        subject.filesystem.forget_cached(fd)
         yield from subject.chunks.verify(fd, path, chunks)
     finally:
         subject.filesystem.close(fd)

@@ -10,6 +10,7 @@ from hsstore.integrity.subject import ShardCase
 from hsstore.model import keys
 from hsstore.model.document import unseal
 from hsstore.model.finding import Finding
+from hsstore.model.geometry import Extent
 from hsstore.model.manifest import KIND, AbsentSample, Manifest, StoredSample
 from hsstore.model.marker import Marker
 from hsstore.model.source import differences, expected_match
@@ -22,7 +23,7 @@ def check(case: ShardCase) -> Iterator[Finding]:
     if marker is None:
         return
     try:
-        case.manifest = _read(case, marker)
+        case.manifest = read(case, marker)
     except Trouble as trouble:
         samples = case.subject.samples(case.shard)
         case.lose(samples)
@@ -37,9 +38,7 @@ def check(case: ShardCase) -> Iterator[Finding]:
         return
     yield from _absent(case, case.manifest)
     yield from _contradicting(case, case.manifest)
-    case.subject.origins.update(
-        tuple(sorted(origin.recorded.items())) for origin in case.manifest.origins
-    )
+    case.subject.note_origins(case.shard, case.manifest.origins)
 
 
 def inconsistencies(case: ShardCase, manifest: Manifest) -> Iterator[str]:
@@ -57,7 +56,17 @@ def inconsistencies(case: ShardCase, manifest: Manifest) -> Iterator[str]:
         yield "its chunks are not those of its samples"
 
 
-def _read(case: ShardCase, marker: Marker) -> Manifest:
+def is_whole(case: ShardCase, marker: Marker) -> bool:
+    """Whether the manifest that a marker names is there and bears the marker out."""
+    try:
+        read(case, marker)
+    except Trouble:
+        return False
+    return True
+
+
+def read(case: ShardCase, marker: Marker) -> Manifest:
+    """The manifest that a marker or intent names, if it can be true; else Trouble."""
     subject = case.subject
     raw = read_plain(subject.filesystem, subject.root, marker.manifest_name)
     if xxhash.xxh3_128_hexdigest(raw) != marker.manifest_xxh3_128:
@@ -101,15 +110,11 @@ def _as_planned(case: ShardCase, listed: list[StoredSample | AbsentSample]) -> b
 def _chunks_fit(case: ShardCase, manifest: Manifest) -> bool:
     identity = case.subject.store.identity
     geometry = identity.geometry
-    rows, count = geometry.chunk_rows, geometry.chunks_per_shard
-    wanted = [
-        chunk
-        for sample in manifest.samples
-        for chunk in range(
-            sample.first_row // rows,
-            min(sample.first_row // rows + geometry.chunks(sample.rows), count + 1),
-        )
-    ]
+    count = geometry.chunks_per_shard
+    wanted: list[int] = []
+    for sample in manifest.samples:
+        numbers = chunk_range(case, sample)
+        wanted += range(numbers.start, min(numbers.stop, count + 1))
     chunks = sorted(manifest.chunks, key=lambda c: c.offset)
     if sorted(wanted) != sorted(c.chunk for c in chunks) or any(n >= count for n in wanted):
         return False
@@ -122,6 +127,12 @@ def _chunks_fit(case: ShardCase, manifest: Manifest) -> bool:
     if end + geometry.index_bytes != manifest.data_bytes or end >= MISSING:
         return False
     return xxhash.xxh3_64_hexdigest(encode_index(chunks, geometry)) == manifest.index_xxh3_64
+
+
+def chunk_range(case: ShardCase, sample: StoredSample) -> range:
+    """The chunks of the shard that hold a sample, by what the manifest says of it."""
+    extent = Extent(sample.sample, case.shard, sample.first_row, sample.rows)
+    return extent.chunk_range(case.subject.store.identity.geometry)
 
 
 def _absent(case: ShardCase, manifest: Manifest) -> Iterator[Finding]:

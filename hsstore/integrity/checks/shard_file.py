@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import xxhash
 
 from hsstore.integrity.checks.chunks import lost_by_truncation
-from hsstore.integrity.plain_file import Trouble, plain_status, translated
+from hsstore.integrity.plain_file import Trouble, names_in, plain_status, translated
 from hsstore.integrity.subject import ShardCase
 from hsstore.model import keys
 from hsstore.model.finding import Finding
@@ -40,6 +40,8 @@ def check_index(case: ShardCase) -> Iterator[Finding]:
     start = max(marker.data_bytes - len(index), 0)
     try:
         with translated(), subject.filesystem.opened(subject.root / name) as fd:
+            if subject.at_least("data"):
+                subject.filesystem.forget_cached(fd)
             subject.filesystem.read_at(fd, index, start, subject.root / name)
     except Trouble as trouble:
         kind, detail, evidence = "data-unreadable", trouble.detail, None
@@ -58,6 +60,37 @@ def check_index(case: ShardCase) -> Iterator[Finding]:
         byte_range=(start, marker.data_bytes),
         evidence=evidence,
     )
+
+
+def is_in_place(case: ShardCase, marker: Marker) -> bool:
+    """Whether the shard file is, by size and index, the one that a marker or intent names."""
+    return _is(case, keys.shard_file(case.shard), marker)
+
+
+def is_staged(case: ShardCase, intent: Marker) -> bool:
+    """Whether the file that an intent puts in place is in a staging folder of the shard."""
+    subject = case.subject
+    for name in names_in(subject.filesystem, subject.root, keys.STAGE):
+        stage = keys.read_stage(name)
+        data = f"{keys.STAGE}/{name}/{keys.STAGED_DATA}"
+        if stage and stage[0] == case.shard and _is(case, data, intent):
+            return True
+    return False
+
+
+def _is(case: ShardCase, name: str, marker: Marker) -> bool:
+    subject = case.subject
+    index = bytearray(subject.store.identity.geometry.index_bytes)
+    start, path = marker.data_bytes - len(index), subject.root / name
+    try:
+        if plain_status(subject.filesystem, subject.root, name).st_size != marker.data_bytes:
+            return False
+        with translated(), subject.filesystem.opened(path) as fd:
+            subject.filesystem.read_at(fd, index, max(start, 0), path)
+    except Trouble as trouble:
+        # What cannot be read is not gone.
+        return trouble.state == "unreadable"
+    return xxhash.xxh3_64_hexdigest(index) == marker.index_xxh3_64
 
 
 def _wrong_size(case: ShardCase, marker: Marker) -> Finding:

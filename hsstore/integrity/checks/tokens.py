@@ -22,6 +22,7 @@ def check(subject: Subject, shard: int) -> Iterator[Finding]:
         tokens = _decode(raw, planned.xxh3_128)
     except (Trouble, InvalidDocument) as error:
         state = error.state if isinstance(error, Trouble) else "damaged"
+        subject.keep_tokens(shard, None)
         yield subject.finding(
             f"tokens-{state}",
             KINDS_SAY[state],
@@ -31,6 +32,7 @@ def check(subject: Subject, shard: int) -> Iterator[Finding]:
             evidence=str(error),
         )
         return
+    subject.keep_tokens(shard, tokens)
     digests = b"".join(token_file.token_digest(ids) for _, ids, _ in tokens.samples())
     subject.token_digests[shard] = np.frombuffer(digests, np.uint8).reshape(-1, 16)
 
