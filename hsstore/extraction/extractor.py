@@ -16,7 +16,7 @@ from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit_new
 from hsstore.storage.fill import fill
 from hsstore.storage.leftovers import clear_leftovers
-from hsstore.storage.provenance import refuse_other_origin, verify_origin
+from hsstore.storage.provenance import Provenance, refuse_other_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.stage import staging, take_over
 from hsstore.storage.store import Store
@@ -69,10 +69,11 @@ class _Extraction:
         self.progress = progress
         self.stop = stop
         self.origin: Origin = source.origin()
+        self.provenance = Provenance(store)
         self.summary = ExtractionSummary(store.plan.shards)
 
     def run(self, shards: range | None) -> ExtractionSummary:
-        verify_origin(self.store, self.origin)
+        self.provenance.refuse_contradiction([self.origin])
         clear_leftovers(self.store, self.progress)
         committed = self.store.committed()
         self.summary.shards_committed_before = len(committed)
@@ -121,6 +122,7 @@ class _Extraction:
             if self.summary.stopped:
                 return None
             staged = writer.finish(store.samples.shard_samples(shard))
+        self.provenance.refuse_contradiction(writer.journal.origins)
         commit_new(store.filesystem, store.root, staged, claim)
         return staged.marker
 

@@ -78,8 +78,8 @@ class TransformersSource:
         """The answers in the order of ``requests``.
 
         An array is overwritten once the next answer is asked for. A sample fails for good as
-        ``token-out-of-range``, ``too-long``, ``non-finite`` or ``forward-error``. Raises
-        SourceUnavailable when the model stops computing at all.
+        ``token-out-of-range``, ``too-long`` or ``forward-error``. Raises SourceUnavailable when
+        the model stops computing at all.
         """
         group: list[Request] = []
         for request in requests:
@@ -143,7 +143,7 @@ class TransformersSource:
                 yield from self._answers([request], attempts + 1)
             return
         for request, rows in zip(group, states, strict=True):
-            yield self._answer(request, rows, attempts)
+            yield Extracted(request.sample, _as_numpy(rows))
 
     def _forward(self, group: list[Request]) -> list[Tensor]:
         lengths = [len(request.input_ids) for request in group]
@@ -170,14 +170,6 @@ class TransformersSource:
             self._out = torch.empty(0, dtype=dtype)  # free the old one first
             self._out = torch.empty(shape, dtype=dtype)
         return self._out[:tokens]
-
-    def _answer(self, request: Request, rows: Tensor, attempts: int) -> Extracted | Failed:
-        for column, layer in enumerate(self._capture.layers):
-            finite = torch.isfinite(rows[:, column]).all(dim=1)
-            if not finite.all():
-                detail = f"layer {layer}, row {int((~finite).int().argmax())}"
-                return Failed(request.sample, "non-finite", detail, attempts)
-        return Extracted(request.sample, _as_numpy(rows))
 
     def _refuse_outage(self, error: Exception) -> None:
         """Raise SourceUnavailable if not even the prompt computes any more (a lost device, say)."""

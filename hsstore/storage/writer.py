@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hsstore.errors import OUT_OF_SPACE
 from hsstore.model import keys
+from hsstore.model.capture import Capture
 from hsstore.model.document import seal
 from hsstore.model.geometry import Extent, Geometry
 from hsstore.model.identity import StoreIdentity
@@ -79,6 +80,11 @@ class ShardWriter:
         except BaseException:
             self._let_go()
             raise
+
+    @property
+    def capture(self) -> Capture:
+        """What the store captures."""
+        return self._identity.capture
 
     # -- what is there -------------------------------------------------------------------------
 

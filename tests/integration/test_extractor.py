@@ -244,10 +244,47 @@ def test_a_missing_token_file_is_told_as_that(store: Store) -> None:
         extract(store, SeededSource(store.identity))
 
 
-def test_values_that_are_not_finite_are_stored_as_they_came(store: Store) -> None:
+NON_FINITE = {"bfloat16": 0xFF80, "float16": -np.inf, "float32": np.nan}
+
+
+@pytest.mark.parametrize("dtype", NON_FINITE)
+def test_a_value_that_is_not_finite_fails_its_sample_whatever_the_source(
+    tmp_path: Path, dtype: str
+) -> None:
+    store = empty_store(tmp_path / "store", LENGTHS, dtype=dtype)
+
     def spoil(answers: Answers) -> Answers:
         for answer in answers:
             assert isinstance(answer, Extracted)
-            yield Extracted(answer.sample, np.full_like(answer.states, 0x7F81))
+            if answer.sample == 3:
+                answer.states[12, 1, 7] = NON_FINITE[dtype]
+            yield answer
 
-    assert extract(store, Odd(store, spoil)).complete
+    summary = extract(store, Odd(store, spoil))
+    assert (summary.complete, summary.samples_failed) == (True, 1)
+    (absent,) = store.manifest(store.marker(1)).absent
+    assert (absent.key, absent.reason) == ("sample-3", "non-finite")
+    assert absent.detail == "layer final, row 12"
+
+
+def test_the_first_to_commit_decides_for_two_that_began_together(store: Store) -> None:
+    """Neither sees the other when it starts, since the store itself knows no weights."""
+
+    def overtaken(answers: Answers) -> Answers:
+        rival = SeededSource(store.identity, match={"weights": "a" * 32})
+        extract(Store.open(store.root), rival, shards=range(1, 2))
+        yield from answers
+
+    late = Odd(store, overtaken)
+    late.origin = SeededSource(store.identity, match={"weights": "b" * 32}).origin  # type: ignore[method-assign]
+    with pytest.raises(IdentityMismatch, match=r"weights is 'b+', not 'a+'"):
+        extract(store, late)
+    assert list(store.committed()) == [1]
+
+
+def test_what_any_committed_shard_tells_binds(store: Store) -> None:
+    """The first shard's source could not tell its weights; the second's could."""
+    extract(store, SeededSource(store.identity), shards=range(1))
+    extract(store, SeededSource(store.identity, match={"weights": "a" * 32}), shards=range(1, 2))
+    with pytest.raises(IdentityMismatch, match=r"weights is 'b+', not 'a+'"):
+        extract(store, SeededSource(store.identity, match={"weights": "b" * 32}))

@@ -218,18 +218,6 @@ def test_answers_keep_the_order_of_the_requests(llama: Path) -> None:
     assert [type(a) for a in answers] == [Extracted, Extracted, Failed, Extracted]
 
 
-def test_a_non_finite_row_fails_its_sample_only(tmp_path: Path) -> None:
-    save_model(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.embed_tokens.weight"][5, 3] = torch.nan
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    source = TransformersSource(tmp_path, identity_of(tmp_path, layers=(0, "final")))
-    good, bad = np.array([1, 2, 3], np.int32), np.array([1, 2, 5, 3], np.int32)
-    answers = list(source.states([Request(0, "a", bad), Request(1, "b", good)]))
-    assert answers[0] == Failed(0, "non-finite", "layer 0, row 2")
-    assert isinstance(answers[1], Extracted)
-
-
 def fail_on(monkeypatch: pytest.MonkeyPatch, token: int) -> None:
     """Let every forward pass that sees a token fail as an engine would."""
     run = LayerTaps.run
