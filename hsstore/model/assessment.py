@@ -38,7 +38,7 @@ class Reserve:
     @classmethod
     def parse(cls, typed: str) -> "Reserve":
         """Read it as it is typed; MalformedInput for anything else."""
-        if typed.endswith("%") and re.fullmatch(r"\d+(\.\d+)?", typed[:-1]):
+        if typed.endswith("%") and re.fullmatch(r"[0-9]+(\.[0-9]+)?", typed[:-1]):
             return cls(fraction=float(typed[:-1]) / 100)
         return cls(fixed_bytes=parse_size(typed))
 
@@ -102,7 +102,7 @@ class Assessment:
 
 def parse_size(typed: str) -> int:
     """Bytes of ``4096``, ``10GB`` (powers of 1000) or ``1.5 GiB`` (powers of 1024)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", typed.strip())
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", typed.strip())
     unit = found and UNITS.get(found[2].upper())
     if not found or not unit:
         raise MalformedInput(f"{typed!r} is no size", remedy="say 10GB, 10GiB or plain bytes")

@@ -1,6 +1,6 @@
 """What a store captures, of which model: layers, norm, dtype and the model's identity."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,16 @@ class Capture:
     def layers_text(self) -> str:
         """The layers as they are typed: ``3,31,59,final``."""
         return ",".join(map(str, self.layers))
+
+    def problems(self, model: "ModelIdentity") -> Iterator[str]:
+        """What is wrong with it for a model: no layers, unknown ones, one listed twice."""
+        if not self.layers:
+            yield "capture.layers: empty"
+        for layer in sorted({x for x in self.layers if self.layers.count(x) > 1}, key=str):
+            yield f"capture.layers: {layer} is listed twice"
+        for layer in self.layers:
+            if isinstance(layer, int) and layer >= model.num_layers:
+                yield f"capture.layers: {layer} of a model with {model.num_layers} blocks"
 
     def to_document(self) -> dict[str, Any]:
         """The ``capture`` member of hsstore.json."""

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import xxhash
@@ -18,6 +19,7 @@ from hsstore.errors import InvalidDocument, UnsupportedFormat
 
 FORMAT = 1
 UNSEALED = "0" * 32
+LARGEST_INTEGER = 2**63 - 1
 
 Document = dict[str, Any]
 
@@ -133,13 +135,15 @@ def mapping(check_value: Check) -> Check:
 
 
 def integer(minimum: int = 0) -> Check:
-    """An integer (not a boolean) of at least ``minimum``."""
+    """An integer (not a boolean) of at least ``minimum``, and within 63 bits."""
 
     def check(value: object, path: str) -> list[Problem]:
         if type(value) is not int:
             return [Problem(path, "type", "not an integer")]
         if value < minimum:
             return [Problem(path, "range", f"{value} is below {minimum}")]
+        if value > LARGEST_INTEGER:
+            return [Problem(path, "range", "above 2^63 - 1")]
         return []
 
     return check
@@ -174,6 +178,11 @@ def one_of(*choices: object) -> Check:
 def optional(check: Check) -> Check:
     """null, or what another check accepts."""
     return lambda value, path: [] if value is None else check(value, path)
+
+
+def timestamp() -> str:
+    """Now, as documents tell it to people: RFC 3339, UTC, whole seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _member(digits: str) -> bytes:

@@ -14,6 +14,8 @@ SHARD_BYTES = 2 << 30
 CHUNK_ROWS = (16, 256)
 SHARD_ROWS = 32_768
 LARGEST_CHUNK_BYTES = 1 << 30
+LARGEST_SHARD_ROWS = 2**31 - 1
+LARGEST_SHARD_CHUNKS = 1 << 20
 LARGEST_SHARD_BYTES = 1 << 43  # ext4 ends a file at 16 TiB
 # One missing entry of a Zarr shard index: offset and length both 2**64 - 1.
 INDEX_ENTRY_BYTES = 16
@@ -49,6 +51,22 @@ class Geometry:
     def index_bytes(self) -> int:
         """Bytes of a shard index with its crc32c."""
         return self.chunks_per_shard * INDEX_ENTRY_BYTES + INDEX_CHECKSUM_BYTES
+
+    def problems(self) -> Iterator[str]:
+        """What the format does not allow about it: limits that bound what a reader allocates."""
+        if self.shard_rows % self.chunk_rows or self.shard_rows < self.chunk_rows:
+            yield (
+                f"a shard of {self.shard_rows} rows is no positive multiple of "
+                f"{self.chunk_rows}-row chunks"
+            )
+        for what, found, most in (
+            ("bytes of a chunk", self.chunk_bytes, LARGEST_CHUNK_BYTES),
+            ("rows of a shard", self.shard_rows, LARGEST_SHARD_ROWS),
+            ("chunks of a shard", self.chunks_per_shard, LARGEST_SHARD_CHUNKS),
+            ("bytes of a shard", self.shard_rows * self.row_bytes, LARGEST_SHARD_BYTES),
+        ):
+            if found > most:
+                yield f"{found} {what} are more than {most}"
 
     def chunks(self, rows: int) -> int:
         """How many chunks a sample of that many rows takes."""
@@ -95,29 +113,17 @@ def choose_geometry(
         shard_rows = max(min(_power_of_two(SHARD_BYTES // row_bytes), SHARD_ROWS), chunk_rows)
         shard_rows = -(-shard_rows // chunk_rows) * chunk_rows
         shard_rows = max(shard_rows, -(-longest_sample // chunk_rows) * chunk_rows)
-    if shard_rows < chunk_rows or shard_rows % chunk_rows:
+    geometry = Geometry(chunk_rows, shard_rows, layers, hidden_size, itemsize)
+    for problem in geometry.problems():
         raise MalformedInput(
-            f"a shard of {shard_rows} rows is no positive multiple of {chunk_rows}-row chunks",
-            remedy="choose --shard-rows as a multiple of --chunk-rows",
-        )
-    if chunk_rows * row_bytes > LARGEST_CHUNK_BYTES:
-        raise MalformedInput(
-            f"a chunk of {chunk_rows} rows has {chunk_rows * row_bytes} bytes, "
-            f"more than {LARGEST_CHUNK_BYTES}",
-            remedy="lower --chunk-rows",
-        )
-    if shard_rows * row_bytes > LARGEST_SHARD_BYTES:
-        raise MalformedInput(
-            f"a shard of {shard_rows} rows has {shard_rows * row_bytes} bytes, "
-            f"more than {LARGEST_SHARD_BYTES}",
-            remedy="lower --shard-rows",
+            problem, remedy="choose another --chunk-rows, and --shard-rows as a multiple of it"
         )
     if longest_sample > shard_rows:
         raise MalformedInput(
             f"the longest sample has {longest_sample} tokens, a shard only {shard_rows} rows",
             remedy="raise --shard-rows or leave it out",
         )
-    return Geometry(chunk_rows, shard_rows, layers, hidden_size, itemsize)
+    return geometry
 
 
 def place(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from hsstore.errors import InvalidDocument
 from hsstore.model.capture import CODECS, Capture, ModelIdentity
 from hsstore.model.document import FORMAT, Document, hexadecimal, integer, one_of, record, text
 from hsstore.model.document import validate as validate_document
@@ -51,7 +52,7 @@ class StoreIdentity:
     def from_document(cls, document: Document, *, place: str | None = None) -> "StoreIdentity":
         """The identity in an unsealed document; InvalidDocument naming all its problems."""
         validate_document(document, FIELDS, place=place)
-        return cls(
+        identity = cls(
             uuid=document["uuid"],
             created=document["created"],
             model=ModelIdentity.from_document(document["model"]),
@@ -60,6 +61,10 @@ class StoreIdentity:
             shard_rows=document["geometry"]["shard_rows"],
             codec=document["codec"],
         )
+        problems = [*identity.geometry.problems(), *identity.capture.problems(identity.model)]
+        if problems:
+            raise InvalidDocument("; ".join(problems), place=place)
+        return identity
 
 
 FIELDS: dict[str, Any] = {

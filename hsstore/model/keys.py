@@ -83,14 +83,9 @@ def quarantined_file(shard: int, inode: int) -> str:
     return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
 
 
-def waiver(sample: int) -> str:
-    """The waiver of an absent sample."""
-    return f"{WAIVER}/{sample:010d}.json"
-
-
 def read_plan(name: str) -> int | None:
     """The generation of a name in plan/, None for another name."""
-    found = re.fullmatch(r"(\d{8})\.json", name)
+    found = re.fullmatch(r"([0-9]{8})\.json", name)
     return int(found[1]) if found else None
 
 
@@ -128,8 +123,8 @@ def _stem(version: ShardVersion) -> str:
     return f"{version.shard:08d}-{version.generation:06d}"
 
 
-_MARKER = re.compile(r"(\d{8})-(\d{6})(\.absent)?\.json")
-_MANIFEST = re.compile(r"(\d{8})-(\d{6})\.([0-9a-f]{16})\.json")
-_INTENT = re.compile(r"(\d{8})-(\d{6})\.json")
-_CLAIM = re.compile(r"(\d{8})-(\d{6})\.json")
-_STAGE = re.compile(r"(\d{8})\.([0-9a-f]{16})(\.[0-9a-f]{8})?")
+_MARKER = re.compile(r"([0-9]{8})-([0-9]{6})(\.absent)?\.json")
+_MANIFEST = re.compile(r"([0-9]{8})-([0-9]{6})\.([0-9a-f]{16})\.json")
+_INTENT = re.compile(r"([0-9]{8})-([0-9]{6})\.json")
+_CLAIM = re.compile(r"([0-9]{8})-([0-9]{6})\.json")
+_STAGE = re.compile(r"([0-9]{8})\.([0-9a-f]{16})(\.[0-9a-f]{8})?")

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsstore.model import keys
-from hsstore.model.document import FORMAT, Document, hexadecimal, integer, text
+from hsstore.model.document import FORMAT, Document, hexadecimal, integer, text, timestamp
 from hsstore.model.document import validate as validate_document
 from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import Manifest
 
 COMMIT_KIND = "commit"
 INTENT_KIND = "intent"
@@ -26,6 +27,22 @@ class Marker:
     absent: int
     tokens: int
     committed: str
+
+    @classmethod
+    def of(cls, manifest: Manifest, manifest_xxh3_128: str) -> "Marker":
+        """The marker, made now, that follows from a manifest and the hash of its file."""
+        return cls(
+            store=manifest.store,
+            version=manifest.version,
+            writer=manifest.writer,
+            manifest_xxh3_128=manifest_xxh3_128,
+            data_bytes=manifest.data_bytes,
+            index_xxh3_64=manifest.index_xxh3_64,
+            samples=len(manifest.samples),
+            absent=len(manifest.absent),
+            tokens=sum(sample.rows for sample in manifest.samples),
+            committed=timestamp(),
+        )
 
     @property
     def manifest_name(self) -> str:

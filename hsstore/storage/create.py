@@ -4,7 +4,6 @@ import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from hsstore.errors import MalformedInput, StorageFailed
 from hsstore.model import keys
 from hsstore.model.capture import CODECS, ITEMSIZE, Capture, Layer, ModelIdentity, parse_layers
-from hsstore.model.document import seal
+from hsstore.model.document import seal, timestamp
 from hsstore.model.geometry import Extent, Geometry, choose_geometry, place
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.plan import Plan, TokenFile, TokenFiles
@@ -135,7 +134,7 @@ def _identity(
 ) -> StoreIdentity:
     return StoreIdentity(
         uuid=uuid.uuid4().hex,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=timestamp(),
         model=model,
         capture=capture,
         chunk_rows=geometry.chunk_rows,

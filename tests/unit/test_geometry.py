@@ -52,8 +52,8 @@ def test_overrides_are_taken_as_they_are() -> None:
         (1, 16, 40, "no positive multiple of 16-row chunks"),
         (1, 64, 32, "no positive multiple"),
         (33, 16, 32, "the longest sample has 33 tokens, a shard only 32 rows"),
-        (1, 1 << 25, 1 << 25, "lower --chunk-rows"),
-        (1, 16, 1 << 70, "lower --shard-rows"),
+        (1, 1 << 25, 1 << 25, "bytes of a chunk.*another --chunk-rows"),
+        (1, 16, 1 << 70, "rows of a shard"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

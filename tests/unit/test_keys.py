@@ -24,7 +24,9 @@ WRITER = "0123456789abcdef"
 def test_names_can_be_read_back(path: str, read: Callable[[str], object], value: object) -> None:
     name = path.rpartition("/")[2]
     assert read(name) == value
-    for other in ("", f".{name}.1a2b3c4d", f"{name}~", f"{name}\n", name[1:], name.upper() + "X"):
+    # Digits of another script are digits to Python, but nobody's canonical name.
+    thai = name.replace("0", "\N{THAI DIGIT ZERO}", 1)
+    for other in ("", f".{name}.1a2b3c4d", f"{name}~", f"{name}\n", name[1:], f"0{name}", thai):
         assert read(other) is None
 
 
@@ -37,7 +39,6 @@ def test_names_can_be_read_back(path: str, read: Callable[[str], object], value:
         (keys.array_chunk(keys.SAMPLE_DIGEST, 3), "states.zarr/sample_digest/c/3/0"),
         (keys.zarr_metadata(), "states.zarr/zarr.json"),
         (keys.zarr_metadata("loss_mask"), "states.zarr/loss_mask/zarr.json"),
-        (keys.waiver(5), "waiver/0000000005.json"),
         (keys.quarantined_file(1, 99), "quarantine/00000001.unmarked.99"),
     ],
 )
