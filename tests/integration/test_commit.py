@@ -178,7 +178,7 @@ def test_a_replacement_needs_the_generation_that_it_was_made_from(store: Store) 
     with claimed(filesystem, root, identity.uuid, 0) as claim:
         for generation, seen in ((2, 2), (2, 1), (3, 1), (3, None)):
             staged = stage(store, claim, generation)
-            replaces = ShardVersion(0, seen) if seen else None
+            replaces = None if seen is None else ShardVersion(0, seen)
             with pytest.raises(ClaimedByAnother, match="another writer"):
                 commit_replacement(filesystem, root, staged, claim, identity, replaces=replaces)
             shutil.rmtree(staged.folder)
