@@ -13,6 +13,7 @@ import pytest
 from hsstore.errors import IdentityMismatch, OutOfSpace, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import RepairResult, repair
+from hsstore.integrity.replica import Replica
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.document import seal
@@ -457,7 +458,8 @@ def test_of_two_sealed_markers_the_false_one_goes(tmp_path: Path, *, absent: boo
 
 @pytest.mark.parametrize("lost", ["manifest", "staged"])
 def test_an_intent_that_decides_nothing_is_set_aside(store: Store, lost: str) -> None:
-    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    last = store.manifest(store.marker(SHARD)).chunks[-1]
+    damage.flip_bit(store.root / keys.shard_file(SHARD), last.offset)
     dying = Store.open(store.root, filesystem=DiesAtRename())
     with pytest.raises(KeyboardInterrupt):
         repair(dying, source=lambda: SeededSource(store.identity), apply=True)
@@ -529,11 +531,11 @@ def inflict_both(store: Store, pair: tuple[Damage, Damage]) -> bool:
     for one, other in (pair, pair[::-1]):
         try:
             one.inflict(store)
-        except (OSError, StoreError):
+        except (OSError, StoreError, LookupError):
             continue
         try:
             other.inflict(store)
-        except (OSError, StoreError):
+        except (OSError, StoreError, LookupError):
             # The first may have been what the second works on: then it stands alone.
             return True
         return True
@@ -547,3 +549,33 @@ def readable(root: Path) -> dict[int, bytes]:
         with contextlib.suppress(StoreError, OSError, LookupError, ValueError):
             found[sample] = reader.read(sample, verify=True).tobytes()
     return found
+
+
+class Listing(Filesystem):
+    """Counts listings, and reads of manifests."""
+
+    def __init__(self) -> None:
+        self.listed = 0
+        self.manifests = 0
+
+    def names(self, path: Path) -> list[str]:
+        self.listed += 1
+        return super().names(path)
+
+    def read(self, path: Path) -> bytes:
+        self.manifests += path.parent.name == keys.MANIFEST
+        return super().read(path)
+
+
+def test_a_replica_is_listed_once_and_each_manifest_read_once(
+    store: Store, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Listing()
+    opened = Store.open(filled, filesystem=counting)
+    monkeypatch.setattr(Store, "open", lambda _: opened)
+    replica, listed = Replica(store, filled), counting.listed
+    for shard in store.committed():
+        for sample in store.samples.shard_samples(shard):
+            assert replica.sample(shard, sample, None) is not None
+    assert counting.listed == listed
+    assert counting.manifests == store.plan.shards
