@@ -1,10 +1,10 @@
 """``hsstore create``: an empty store for a tokenised dataset."""
 
-import shlex
 from pathlib import Path
 
 import click
 
+from hsstore.model import commands
 from hsstore.model.capture import CONVENTIONS, ITEMSIZE
 from hsstore.storage.create import create
 from hsstore.storage.store import Store
@@ -51,7 +51,8 @@ from hsstore_cli.options import Command, codec_option, json_option, store_argume
     help="How every value is stored.  [default: the model's own]",
 )
 @codec_option
-@click.option("--revision", help="The model's revision, for the record and held against sources.")
+@click.option("--revision", help="The model's revision, held against a source that knows its own: one in a hub cache.  "
+    "[default: that of the cache]",)
 @click.option(
     "--chunk-rows",
     type=click.IntRange(min=1),
@@ -134,4 +135,4 @@ def _show(store: Store, model: Path) -> None:
         f"hidden states, codec {identity.codec}"
     )
     source = f"transformers:{model.parent if model.suffix == '.json' else model}"
-    click.echo(f"fill it: hsstore extract {shlex.join([str(store.root), '--source', source])}")
+    click.echo(f"fill it: {commands.extract(store.root, source=source)}")

@@ -37,6 +37,7 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "spiece.model", "vocab.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 HUB_CACHE = re.compile(r"models--(.+?)--(.+)")
+HUB_COMMIT = re.compile(r"[0-9a-f]{40}")
 FINGERPRINT_BLOCK = 64 << 10
 FINGERPRINT_BLOCKS = 64
 # llama.cpp's names of general.file_type.
@@ -52,10 +53,12 @@ GGUF_TYPES = {
 def read_model(path: str | os.PathLike[str], revision: str | None = None) -> ModelIdentity:
     """The identity of the model at a path.
 
-    A bare config.json leaves the digests of weights and tokenizer open (None). Raises
+    ``revision`` is by default what the cache of the Hugging Face hub says of the path, if that is
+    where it lies. A bare config.json leaves the digests of weights and tokenizer open (None). Raises
     MalformedInput where the path holds no model, or one whose dimensions are not told.
     """
     place = find_model(path)
+    revision = revision or hub_revision(place)
     if place.suffix == ".gguf":
         return _gguf_identity(place, revision)
     config = _read_config(place)
@@ -107,6 +110,13 @@ def find_model(path: str | os.PathLike[str]) -> Path:
         place=str(path),
         remedy="name the file" if found else "--model takes a config.json, its folder or a GGUF",
     )
+
+
+def hub_revision(place: Path) -> str | None:
+    """The commit of a file in a hub cache (``.../snapshots/<40 hex digits>/..``), else None."""
+    folder = place.absolute().parent
+    in_cache = folder.parent.name == "snapshots" and HUB_COMMIT.fullmatch(folder.name)
+    return folder.name if in_cache else None
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
