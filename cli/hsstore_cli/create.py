@@ -51,8 +51,11 @@ from hsstore_cli.options import Command, codec_option, json_option, store_argume
     help="How every value is stored.  [default: the model's own]",
 )
 @codec_option
-@click.option("--revision", help="The model's revision, held against a source that knows its own: one in a hub cache.  "
-    "[default: that of the cache]",)
+@click.option(
+    "--revision",
+    help="The model's revision. A source in a hub cache knows its own, and must agree; others "
+    "cannot tell.  [default: the commit in the path of a hub cache]",
+)
 @click.option(
     "--chunk-rows",
     type=click.IntRange(min=1),

@@ -53,12 +53,12 @@ GGUF_TYPES = {
 def read_model(path: str | os.PathLike[str], revision: str | None = None) -> ModelIdentity:
     """The identity of the model at a path.
 
-    ``revision`` is by default what the cache of the Hugging Face hub says of the path, if that is
-    where it lies. A bare config.json leaves the digests of weights and tokenizer open (None). Raises
+    ``revision`` is by default the commit that a hub cache has in its paths. A bare config.json
+    leaves the digests of weights and tokenizer open (None). Raises
     MalformedInput where the path holds no model, or one whose dimensions are not told.
     """
     place = find_model(path)
-    revision = revision or hub_revision(place)
+    revision = _revision(place, revision)
     if place.suffix == ".gguf":
         return _gguf_identity(place, revision)
     config = _read_config(place)
@@ -112,13 +112,6 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     )
 
 
-def hub_revision(place: Path) -> str | None:
-    """The commit of a file in a hub cache (``.../snapshots/<40 hex digits>/..``), else None."""
-    folder = place.absolute().parent
-    in_cache = folder.parent.name == "snapshots" and HUB_COMMIT.fullmatch(folder.name)
-    return folder.name if in_cache else None
-
-
 def config_digest(config: Mapping[str, Any]) -> str:
     """The xxh3_128 of a config without its volatile members, in canonical JSON."""
     return _digest(_lasting(config))
@@ -152,6 +145,20 @@ def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
         tokenizer_digest=_digest(tokenizer) if tokenizer else None,
         **_dimensions(vocabulary | own, GGUF_DIMENSIONS, place),
     )
+
+
+def _revision(place: Path, said: str | None) -> str | None:
+    """What is said, or the commit of a hub cache: ``.../snapshots/<40 hex digits>/config.json``."""
+    folder = place.absolute().parent
+    if folder.parent.name != "snapshots" or not HUB_COMMIT.fullmatch(folder.name):
+        return said
+    if said not in (None, folder.name):
+        raise MalformedInput(
+            f"the model is of revision {folder.name}, not {said}",
+            place=str(place),
+            remedy="leave out --revision, or give the model of that one",
+        )
+    return folder.name
 
 
 def _below(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:

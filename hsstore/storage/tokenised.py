@@ -50,9 +50,7 @@ def read_samples(path: Path, *, vocab_size: int | None = None) -> Iterator[Token
         yield reader.sample(line, raw)
 
 
-def count_samples(
-    path: Path, *, progress: Progress | None = None
-) -> tuple[list[int], list[int]]:
+def count_samples(path: Path, *, progress: Progress | None = None) -> tuple[list[int], list[int]]:
     """The tokens and the key's UTF-8 bytes of every sample, at about the cost of parsing the file.
 
     Refuses what is seen on the way (no JSON, no samples, empty ones, a mask of another length);

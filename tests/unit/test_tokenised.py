@@ -57,7 +57,16 @@ def test_what_json_wrote_is_read_back(
         for s in read_samples(path)
     ]
     assert back == drawn
-    assert count_samples(path) == [len(sample) for sample in drawn]
+    key_bytes = [len(str(n)) for n in range(len(drawn))]
+    assert count_samples(path) == ([len(sample) for sample in drawn], key_bytes)
+
+
+def test_counting_tells_the_bytes_of_every_key(tmp_path: Path) -> None:
+    lines = (
+        '{"id": "\u00fc9", "input_ids": [1]}\n{"id": 1234, "input_ids": [1]}\n{"input_ids": [1]}\n'
+    )
+    path = write(tmp_path, lines.encode())
+    assert count_samples(path)[1] == [len(s.key.encode()) for s in read_samples(path)] == [3, 4, 1]
 
 
 SEEN_BY_BOTH = [
