@@ -1,10 +1,10 @@
 """``hsstore create``: an empty store for a tokenised dataset."""
 
-import shlex
 from pathlib import Path
 
 import click
 
+from hsstore.model import commands
 from hsstore.model.capture import CONVENTIONS, ITEMSIZE
 from hsstore.storage.create import create
 from hsstore.storage.store import Store
@@ -51,7 +51,11 @@ from hsstore_cli.options import Command, codec_option, json_option, store_argume
     help="How every value is stored.  [default: the model's own]",
 )
 @codec_option
-@click.option("--revision", help="The model's revision, for the record and held against sources.")
+@click.option(
+    "--revision",
+    help="The model's revision. A source in a hub cache knows its own, and must agree; others "
+    "cannot tell.  [default: the commit in the path of a hub cache]",
+)
 @click.option(
     "--chunk-rows",
     type=click.IntRange(min=1),
@@ -134,4 +138,4 @@ def _show(store: Store, model: Path) -> None:
         f"hidden states, codec {identity.codec}"
     )
     source = f"transformers:{model.parent if model.suffix == '.json' else model}"
-    click.echo(f"fill it: hsstore extract {shlex.join([str(store.root), '--source', source])}")
+    click.echo(f"fill it: {commands.extract(store.root, source=source)}")

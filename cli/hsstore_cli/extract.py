@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hsstore.errors import OUT_OF_SPACE, OutOfSpace
+from hsstore.model import commands
 from hsstore_cli import exit_codes, render
 from hsstore_cli.options import Command, json_option, shards_option, source_option, store_argument
 from hsstore_cli.source_option import open_source
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         "hsstore extract states --source transformers:model.gguf --shards 0-99",
     ],
     exits={
-        exit_codes.OK: "every shard that was asked for is committed, and no sample is absent",
-        exit_codes.PROBLEMS: "samples are absent: the source could not compute them",
+        exit_codes.OK: "every shard asked for is committed, and none of their samples is absent",
+        exit_codes.PROBLEMS: "samples of them are absent: the source could not compute them",
         exit_codes.FAILED: "failed, or another writer holds the shards that are left",
         exit_codes.STOPPED: "stopped by a signal or --max-duration; the same command goes on",
     },
@@ -78,7 +78,8 @@ def command(
     summary = _extract(opened, source, batch_tokens, shards, deadline)
     found = status(opened)
     held = [s for s in summary.shards_claimed_by_others if s not in opened.committed()]
-    code = _exit_code(summary, found, held)
+    absent = [s for s in found.shards_absent if shards is None or s in shards]
+    code = _exit_code(summary, absent, held)
     if as_json:
         render.emit_json(_as_json(summary, found, held))
     else:
@@ -142,12 +143,12 @@ def stopping() -> Iterator[Callable[[], bool]]:
             signal.signal(each, handler)
 
 
-def _exit_code(summary: "ExtractionSummary", found: "StoreStatus", held: list[int]) -> int:
+def _exit_code(summary: "ExtractionSummary", absent: list[int], held: list[int]) -> int:
     if summary.stopped:
         return exit_codes.STOPPED
     if held:
         return exit_codes.FAILED
-    return exit_codes.PROBLEMS if found.samples_absent else exit_codes.OK
+    return exit_codes.PROBLEMS if absent else exit_codes.OK
 
 
 def _as_json(
@@ -175,8 +176,8 @@ def _lines(
         f"{found.samples_missing} missing"
     )
     if found.shards_absent:
-        name = shlex.quote(str(store))
-        yield f"why absent: hsstore inspect {name} --shard {found.shards_absent[0]}"
+        command = commands.hsstore("inspect", store, "--shard", found.shards_absent[0])
+        yield f"why absent: {command}"
     if held:
         yield (
             f"{len(held)} shards are held by another writer, first {held[0]}; run the same "

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hsstore.model.capture import CODECS
 from hsstore_cli.exit_codes import ANY_COMMAND
 
 
@@ -60,17 +61,9 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else."
 )
 
-dtype_option = click.option(
-    "--dtype",
-    type=click.Choice(["bfloat16", "float16", "float32"]),
-    default="bfloat16",
-    show_default=True,
-    help="How every value is stored.",
-)
-
 codec_option = click.option(
     "--codec",
-    type=click.Choice(["none", "blosc-zstd"]),
+    type=click.Choice(CODECS),
     default="none",
     show_default=True,
     help="How chunks are compressed.",

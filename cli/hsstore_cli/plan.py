@@ -149,9 +149,11 @@ def _workload(*, dataset: Path | None, tokens: int | None, samples: int | None,
     # Beside the blocks' inputs there are the last state after and before the final norm.
     if num_layers is not None and num_layers > shape.blocks + 2:
         raise click.UsageError(f"--num-layers {num_layers} is more than {model} has to offer.")
+    lengths, key_bytes = (None, None) if dataset is None else _count(dataset)
     return Workload(
         layers=num_layers or len(parse_layers(layers or "", shape.blocks)),
-        lengths=None if dataset is None else _count(dataset),
+        lengths=lengths,
+        key_bytes=key_bytes,
         tokens=tokens or 0,
         samples=samples or 0,
         hidden_size=shape.hidden_size,
@@ -175,8 +177,8 @@ class _Shape:
         return cls(identity.hidden_size, identity.num_layers, dtype or read_dtype(model))
 
 
-def _count(dataset: Path) -> list[int]:
-    """The tokens of every sample of a dataset."""
+def _count(dataset: Path) -> tuple[list[int], list[int]]:
+    """The tokens and the key bytes of every sample of a dataset."""
     from hsstore.storage.tokenised import count_samples  # noqa: PLC0415 - only for a dataset
 
     with progress() as bar:

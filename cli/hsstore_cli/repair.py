@@ -72,7 +72,7 @@ def command(
 
     if source is not None:
         source_place(source)
-    opened = Store.open(store)
+    opened = Store.open(store, to_check=True)
     check_range(shards, opened)
     with render.progress() as progress, stopping() as stopped:
         result = repair(

@@ -1,11 +1,11 @@
 """``hsstore status``: how far a store is."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 import click
 
+from hsstore.model import commands
 from hsstore_cli import exit_codes, render
 from hsstore_cli.options import Command, json_option, store_argument
 
@@ -59,11 +59,10 @@ def command(store: Path, *, as_json: bool) -> None:
         lines.append(("unreadable", f"markers of shards {_numbers(found.shards_unreadable)}"))
     for name, value in lines:
         click.echo(f"{name:12} {value}")
-    name = shlex.quote(str(store))
     if found.shards_unreadable:
-        click.echo(f"next: hsstore fsck {name}")
+        click.echo(f"next: {commands.hsstore('fsck', store)}")
     elif found.samples_missing or found.samples_staged:
-        click.echo(f"next: hsstore extract {name} --source transformers:PATH")
+        click.echo(f"next: {commands.extract(store)}")
 
 
 def _where(shards: tuple[int, ...]) -> str:

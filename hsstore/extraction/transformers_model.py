@@ -47,7 +47,8 @@ def load_decoder(path: Path, dtype: str, device: str) -> nn.Module:
     if "gguf_file" in options and hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     options |= {"dtype": getattr(torch, dtype), "local_files_only": True}
-    options["trust_remote_code"] = False
+    # Nothing that comes with a model runs: no module of its folder, no object of a pickle.
+    options |= {"trust_remote_code": False, "weights_only": True}
     safetensors = importlib.import_module("safetensors")
     try:
         with quiet(transformers):
@@ -69,7 +70,10 @@ def _location(path: Path) -> tuple[Path, dict[str, Any]]:
 def _load(transformers: ModuleType, folder: Path, options: dict[str, Any]) -> Any:  # noqa: ANN401 - an untyped pair
     loader = transformers.AutoModelForCausalLM
     if "gguf_file" not in options:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        # Left open, transformers asks on stdin whether to run the folder's code.
+        config = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             loader = transformers.AutoModel
     return loader.from_pretrained(folder, output_loading_info=True, **options)

@@ -39,7 +39,7 @@ def fsck(
     if isinstance(store, Store):
         return Fsck(Subject(store, level, threads), shards, progress or Silent(), stop)
     try:
-        opened = Store.open(Path(store))
+        opened = Store.open(Path(store), to_check=True)
     except (InvalidDocument, OSError) as error:
         return Unopened(Path(store), level, error)
     return Fsck(Subject(opened, level, threads), shards, progress or Silent(), stop)

@@ -80,7 +80,7 @@ def repair(
     What is replaced goes to quarantine/ first. Raises IdentityMismatch where source or replica is
     another than the store's, OutOfSpace, Stopped, OSError; what was computed by then is kept.
     """
-    opened = store if isinstance(store, Store) else Store.open(Path(store))
+    opened = store if isinstance(store, Store) else Store.open(Path(store), to_check=True)
     _refuse_misplaced_folders(opened)
     copy = None if replica is None else Replica(opened, Path(replica))
     progress = progress or Silent()

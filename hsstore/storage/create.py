@@ -68,7 +68,7 @@ def create(  # noqa: PLR0913 - what a store is made of
         _known("codec", codec, CODECS)
         found = read_model(model, revision)
         capture = _capture(found, layers, dtype or read_dtype(model), layer_convention)
-        lengths = count_samples(source, progress=progress)
+        lengths, _ = count_samples(source, progress=progress)
         geometry = _geometry(found, capture, max(lengths), (chunk_rows, shard_rows), progress)
         identity = _identity(found, capture, geometry, codec)
         with building(target, seal(identity.to_document()), filesystem) as root:

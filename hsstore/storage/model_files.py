@@ -37,6 +37,7 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "spiece.model", "vocab.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 HUB_CACHE = re.compile(r"models--(.+?)--(.+)")
+HUB_COMMIT = re.compile(r"[0-9a-f]{40}")
 FINGERPRINT_BLOCK = 64 << 10
 FINGERPRINT_BLOCKS = 64
 # llama.cpp's names of general.file_type.
@@ -52,10 +53,12 @@ GGUF_TYPES = {
 def read_model(path: str | os.PathLike[str], revision: str | None = None) -> ModelIdentity:
     """The identity of the model at a path.
 
-    A bare config.json leaves the digests of weights and tokenizer open (None). Raises
+    ``revision`` is by default the commit that a hub cache has in its paths. A bare config.json
+    leaves the digests of weights and tokenizer open (None). Raises
     MalformedInput where the path holds no model, or one whose dimensions are not told.
     """
     place = find_model(path)
+    revision = _revision(place, revision)
     if place.suffix == ".gguf":
         return _gguf_identity(place, revision)
     config = _read_config(place)
@@ -142,6 +145,20 @@ def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
         tokenizer_digest=_digest(tokenizer) if tokenizer else None,
         **_dimensions(vocabulary | own, GGUF_DIMENSIONS, place),
     )
+
+
+def _revision(place: Path, said: str | None) -> str | None:
+    """What is said, or the commit of a hub cache: ``.../snapshots/<40 hex digits>/config.json``."""
+    folder = place.absolute().parent
+    if folder.parent.name != "snapshots" or not HUB_COMMIT.fullmatch(folder.name):
+        return said
+    if said not in (None, folder.name):
+        raise MalformedInput(
+            f"the model is of revision {folder.name}, not {said}",
+            place=str(place),
+            remedy="leave out --revision, or give the model of that one",
+        )
+    return folder.name
 
 
 def _below(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:

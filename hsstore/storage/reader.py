@@ -18,12 +18,12 @@ from hsstore.errors import (
     SampleMissing,
     SampleUnavailable,
 )
-from hsstore.model import keys
+from hsstore.model import commands, keys
 from hsstore.model.geometry import Extent
 from hsstore.model.manifest import Chunk, Manifest
-from hsstore.model.marker import INTENT_KIND, Marker
+from hsstore.model.marker import Marker
 from hsstore.storage import codec, digest
-from hsstore.storage.commit import pending_intents, read_marker
+from hsstore.storage.commit import pending_intents, read_intent
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.shard_file import MISSING, Index, decode_index
 from hsstore.storage.store import Store
@@ -146,6 +146,10 @@ class Reader:
             raise ValueError("out is not C-contiguous")
         try:
             self._fill(extent, out, verify=verify)
+        except (SampleMissing, SampleAbsent):
+            if not self._has_changed(extent.shard):
+                raise
+            self._retry(extent, out, verify=verify)
         except (Mismatch, InvalidDocument, OSError) as first:
             if isinstance(first, OSError) and first.errno not in _GONE:
                 raise
@@ -169,6 +173,10 @@ class Reader:
                 self._fill_from(replaced, extent, out, verify=verify)
             except (Mismatch, InvalidDocument, FileNotFoundError):
                 raise self.unavailable(SampleDamaged, extent, str(error)) from None
+
+    def _has_changed(self, shard: int) -> bool:
+        """Whether a shard was committed or replaced since its marker was looked for."""
+        return self.store.committed().get(shard) != self._markers.get(shard)
 
     def refresh(self) -> None:
         """Forget cached markers and open shards."""
@@ -300,8 +308,9 @@ class Reader:
         """The generation that a pending intent is putting in place; None without an intent."""
         for version in pending_intents(self._filesystem, self.store.root):
             if version.shard == shard:
-                path = self.store.root / keys.intent(version)
-                return OpenShard(self.store, read_marker(self._filesystem, path, INTENT_KIND))
+                store = self.store
+                intent = read_intent(self._filesystem, store.root, store.identity, version)
+                return OpenShard(store, intent)
         return None
 
     def _absent(self, extent: Extent, shard: OpenShard) -> SampleUnavailable | Mismatch:
@@ -315,16 +324,12 @@ class Reader:
         self, error: type[SampleUnavailable], extent: Extent, detail: str
     ) -> SampleUnavailable:
         """An error that names the sample and the next command."""
-        command = "extract" if error is SampleMissing else "fsck"
+        root, shard = self.store.root, extent.shard
+        command = commands.hsstore("fsck", root, "--shards", shard)
+        if error is SampleMissing:
+            command = commands.extract(root, shard=shard)
         return error(
-            f"sample {self._key(extent)!r} cannot be read: {detail}",
-            place=str(self.store.root),
-            remedy=f"run: hsstore {command} {self.store.root} --shards {extent.shard}",
+            f"sample {self.store.key(extent.sample)!r} cannot be read: {detail}",
+            place=str(root),
+            remedy=f"run: {command}",
         )
-
-    def _key(self, extent: Extent) -> str:
-        try:
-            tokens = self.store.tokens(extent.shard)
-            return tokens.keys[extent.sample - tokens.first_sample]
-        except (OSError, InvalidDocument):
-            return f"#{extent.sample}"

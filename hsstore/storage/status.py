@@ -9,10 +9,9 @@ from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
 from hsstore.storage.journal import read_journal
+from hsstore.storage.space import STATUS_BLOCK_BYTES
 from hsstore.storage.store import Store
 
-# stat(2) counts blocks of this size, whatever the filesystem's own.
-STAT_BLOCK_BYTES = 512
 RECENT_COMMITS = 32
 
 
@@ -129,7 +128,7 @@ def _allocated_bytes(store: Store, shard: int) -> int:
         found = store.filesystem.status(store.root / keys.shard_file(shard))
     except FileNotFoundError:
         return 0
-    return found.st_blocks * STAT_BLOCK_BYTES
+    return found.st_blocks * STATUS_BLOCK_BYTES
 
 
 def _pace(markers: list[Marker]) -> tuple[str | None, float | None]:

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -10,7 +11,7 @@ import numpy as np
 import xxhash
 
 from hsstore.errors import InvalidDocument, NotAStore, SampleMissing, StoreError
-from hsstore.model import keys
+from hsstore.model import commands, keys
 from hsstore.model.document import unseal
 from hsstore.model.geometry import place
 from hsstore.model.identity import KIND as STORE_KIND
@@ -50,10 +51,13 @@ class Store:
         self.filesystem = filesystem
 
     @classmethod
-    def open(cls, path: str | Path, *, filesystem: Filesystem = LOCAL) -> Self:
+    def open(
+        cls, path: str | Path, *, filesystem: Filesystem = LOCAL, to_check: bool = False
+    ) -> Self:
         """Open the store at ``path``.
 
-        Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
+        A store whose folders are links or anything else than folders is refused, unless it is to
+        be checked. Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
         """
         root = Path(path)
         try:
@@ -68,6 +72,8 @@ class Store:
             ) from None
         name = str(root / keys.IDENTITY)
         identity = StoreIdentity.from_document(unseal(raw, STORE_KIND, place=name), place=name)
+        if not to_check:
+            _refuse_unreal_folders(filesystem, root)
         return cls(root, identity, newest_plan(filesystem, root, identity.uuid), filesystem)
 
     # -- samples ------------------------------------------------------------------------------
@@ -88,7 +94,7 @@ class Store:
         raise InvalidDocument(
             "neither the sample arrays nor the token files prove where the samples lie",
             place=str(self.root),
-            remedy=f"run: hsstore fsck {self.root}",
+            remedy=_fsck(self.root),
         )
 
     def _table_from_arrays(self) -> SampleTable:
@@ -116,15 +122,27 @@ class Store:
             raise InvalidDocument(
                 "the token file differs from the plan",
                 place=str(path),
-                remedy=f"run: hsstore fsck {self.root}",
+                remedy=_fsck(self.root),
             )
-        return token_file.decode(raw, str(path))
+        return token_file.decode(raw, str(path), proven=True)
+
+    def key(self, sample: int) -> str:
+        """A sample's key, for messages: ``#`` and its number where its token file is not whole."""
+        try:
+            tokens = self.tokens(self.samples.extent(sample).shard)
+        except (OSError, StoreError):
+            return f"#{sample}"
+        return tokens.keys[sample - tokens.first_sample]
 
     # -- commits ------------------------------------------------------------------------------
 
     def committed(self) -> dict[int, tuple[ShardVersion, bool]]:
-        """Newest committed generation of every shard, and whether samples are absent in it."""
-        return committed_versions(self.filesystem, self.root)
+        """Newest committed generation of every shard, and whether samples are absent in it.
+
+        Shards that the plan does not have are left out.
+        """
+        found = committed_versions(self.filesystem, self.root)
+        return {shard: found[shard] for shard in found if shard < self.plan.shards}
 
     def marker(self, shard: int) -> Marker:
         """The newest commit marker of a shard; SampleMissing where there is none."""
@@ -133,7 +151,7 @@ class Store:
             raise SampleMissing(
                 f"shard {shard} is not committed",
                 place=str(self.root),
-                remedy=f"run: hsstore extract {self.root}",
+                remedy=f"run: {commands.extract(self.root)}",
             )
         version, absent = found
         return self.read_marker(version, absent=absent)
@@ -153,7 +171,11 @@ class Store:
         if xxhash.xxh3_128_hexdigest(raw) != marker.manifest_xxh3_128:
             raise InvalidDocument("the manifest is not the one its marker names", place=str(path))
         document = unseal(raw, MANIFEST_KIND, place=str(path))
-        return Manifest.from_document(document, place=str(path))
+        manifest = Manifest.from_document(document, place=str(path))
+        named = (self.identity.uuid, marker.version, marker.writer)
+        if (manifest.store, manifest.version, manifest.writer) != named:
+            raise InvalidDocument("the manifest is of another store or shard", place=str(path))
+        return manifest
 
     def snapshot_id(self, committed: Mapping[int, tuple[ShardVersion, bool]] | None = None) -> str:
         """xxh3_128 (32 hex digits) over the (shard, generation) pairs of ``committed()``."""
@@ -162,6 +184,26 @@ class Store:
         for version, _ in sorted(listed.values()):
             digest.update(f"{version.shard}:{version.generation};".encode())
         return digest.hexdigest()
+
+
+def _refuse_unreal_folders(filesystem: Filesystem, root: Path) -> None:
+    """InvalidDocument where a folder of the format leads out of the store, or is none."""
+    for folder in keys.FOLDERS:
+        try:
+            mode = filesystem.status(root / folder).st_mode
+        except FileNotFoundError:
+            continue  # a copy may have left an empty folder behind
+        if not stat.S_ISDIR(mode):
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "no folder"
+            raise InvalidDocument(
+                f"{folder} is {what}; a store is made of plain files and folders",
+                place=str(root / folder),
+                remedy=_fsck(root),
+            )
+
+
+def _fsck(root: Path) -> str:
+    return f"run: {commands.hsstore('fsck', root)}"
 
 
 def newest_plan(filesystem: Filesystem, root: Path, uuid: str) -> Plan:

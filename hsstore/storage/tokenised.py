@@ -33,12 +33,11 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenisedSample:
-    """One sample: key, ``input_ids`` [tokens] int32, ``loss_mask`` [tokens] uint8, and its line."""
+    """One sample: its key, ``input_ids`` [tokens] int32 and ``loss_mask`` [tokens] uint8."""
 
     key: str
     input_ids: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
-    line: int
 
 
 def read_samples(path: Path, *, vocab_size: int | None = None) -> Iterator[TokenisedSample]:
@@ -51,15 +50,15 @@ def read_samples(path: Path, *, vocab_size: int | None = None) -> Iterator[Token
         yield reader.sample(line, raw)
 
 
-def count_samples(path: Path, *, progress: Progress | None = None) -> list[int]:
-    """The tokens of every sample, at about the cost of parsing the file.
+def count_samples(path: Path, *, progress: Progress | None = None) -> tuple[list[int], list[int]]:
+    """The tokens and the key's UTF-8 bytes of every sample, at about the cost of parsing the file.
 
     Refuses what is seen on the way (no JSON, no samples, empty ones, a mask of another length);
     the values of ids and masks, and repeated keys, are left to ``read_samples``.
     """
     progress = progress or Silent()
     progress.start(_regular(path).stat().st_size, 0, "B")
-    lengths = []
+    lengths, key_bytes = [], []
     for line, raw in _lines(path):
         place = f"{path}:{line}"
         document = _parse(raw, place)
@@ -68,9 +67,10 @@ def count_samples(path: Path, *, progress: Progress | None = None) -> list[int]:
             raise MalformedInput("an empty sample: input_ids holds no token", place=place)
         if "loss_mask" in document:
             _listed(document, "loss_mask", place, length)
+        key_bytes.append(len(str(document.get("id", len(lengths))).encode()))
         lengths.append(length)
         progress.advance(len(raw))
-    return lengths
+    return lengths, key_bytes
 
 
 def file_state(path: Path) -> tuple[int, int, int]:
@@ -96,7 +96,7 @@ class _Reader:
                 place=place,
                 remedy="write the tokens without their padding",
             )
-        return TokenisedSample(self._key(document, place, line), input_ids, loss_mask, line)
+        return TokenisedSample(self._key(document, place, line), input_ids, loss_mask)
 
     def _key(self, document: dict[str, Any], place: str, line: int) -> str:
         given = document.get("id", len(self.lines))

@@ -21,6 +21,7 @@ from hsstore.errors import (
     SnapshotChanged,
     StorageFailed,
 )
+from hsstore.model import commands
 from hsstore.model.keys import ShardVersion
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
@@ -62,7 +63,9 @@ class HiddenStateDataset(Dataset[Item]):
     later (a repair), its samples are read from the replacement; ``check_snapshot`` tells.
 
     ``absent="raise"`` refuses a store that lacks samples; ``"exclude"`` leaves those out, logs how
-    many and counts them in ``excluded``. ``verify`` hashes what is read against the manifest:
+    many and counts them in ``excluded``; a shard that is committed without some of its samples and
+    cannot tell which, its marker or manifest being damaged, counts with all of them. ``verify``
+    hashes what is read against the manifest:
     ``"never"``, ``"first"`` (each sample's first read in a process) or ``"always"``.
 
     Every process opens files for itself, so it works under forked and spawned DataLoader workers.
@@ -87,7 +90,7 @@ class HiddenStateDataset(Dataset[Item]):
         _one_of("verify", verify, ("never", "first", "always"))
         self._verify = verify
         self._store = Store.open(path)
-        committed, lost = _snapshot(self._store)
+        committed, lost = _snapshot(self._store, tolerant=absent == "exclude")
         missing = _missing(self._store, committed)
         if absent == "raise":
             _refuse(self._store, missing, lost)
@@ -178,7 +181,7 @@ class HiddenStateDataset(Dataset[Item]):
             raise SampleDamaged(
                 f"sample #{sample} cannot be read: {error.message}",
                 place=error.place,
-                remedy=f"run: hsstore fsck {self._store.root}",
+                remedy=f"run: {commands.hsstore('fsck', self._store.root)}",
             ) from error
         except OSError as error:
             failed = StorageFailed.from_os(error)
@@ -201,26 +204,42 @@ class _Opened:
         self.verified = np.zeros(len(store.samples), np.bool_)
 
 
-def _snapshot(store: Store) -> tuple[Committed, Samples]:
-    """The committed shards, and the samples that they were committed without."""
+def _snapshot(store: Store, *, tolerant: bool) -> tuple[Committed, Samples]:
+    """The committed shards, and the samples that they were committed without.
+
+    Where a shard cannot tell which those are, ``tolerant`` takes all of its samples, and anybody
+    else gets InvalidDocument.
+    """
     while True:
         committed = store.committed()
-        try:
-            return committed, _absent(store, committed)
-        except FileNotFoundError:
-            # A repair replaced a shard between the listing and the read.
-            if store.committed() == committed:
-                raise
+        lost, unreadable = _absent(store, committed)
+        # A repair may have replaced a shard between the listing and the read.
+        if not unreadable or store.committed() == committed:
+            break
+    for shard, error in unreadable.items():
+        if not tolerant:
+            raise InvalidDocument(
+                f"shard {shard} lacks samples and cannot tell which: {error}",
+                place=str(store.root),
+                remedy=f"run: {commands.hsstore('fsck', store.root)}",
+            ) from error
+        lost += store.samples.shard_samples(shard)
+    return committed, np.array(sorted(lost), np.int64)
 
 
-def _absent(store: Store, committed: Committed) -> Samples:
-    lost = [
-        sample.sample
-        for version, absent in committed.values()
-        if absent
-        for sample in store.manifest(store.read_marker(version, absent=True)).absent
-    ]
-    return np.array(sorted(lost), np.int64)
+def _absent(store: Store, committed: Committed) -> tuple[list[int], dict[int, Exception]]:
+    """The samples that shards were committed without, and the shards that cannot tell."""
+    lost: list[int] = []
+    unreadable: dict[int, Exception] = {}
+    for version, absent in committed.values():
+        if absent:
+            try:
+                manifest = store.manifest(store.read_marker(version, absent=True))
+            except (InvalidDocument, OSError) as error:
+                unreadable[version.shard] = error
+            else:
+                lost += [sample.sample for sample in manifest.absent]
+    return lost, unreadable
 
 
 def _missing(store: Store, committed: Committed) -> Samples:
@@ -236,27 +255,20 @@ def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
     """Raise where the store lacks samples."""
     if not len(missing) and not len(lost):
         return
-    error = SampleMissing if len(missing) else SampleAbsent
+    error, mending = SampleAbsent, commands.repair
+    if len(missing):
+        error, mending = SampleMissing, commands.extract
     lacking = np.concatenate([missing, lost])[:NAMED_KEYS]
-    keys = ", ".join(_key(store, int(sample)) for sample in lacking)
+    keys = ", ".join(store.key(int(sample)) for sample in lacking)
     raise error(
         f"the store lacks {_counted(missing, lost)}, first: {keys}",
         place=str(store.root),
-        remedy=f"run: hsstore {'extract' if len(missing) else 'repair'} {store.root}, "
-        'or open it with absent="exclude"',
+        remedy=f'run: {mending(store.root)}, or open it with absent="exclude"',
     )
 
 
 def _counted(missing: Samples, lost: Samples) -> str:
     return f"{len(missing)} missing and {len(lost)} absent samples"
-
-
-def _key(store: Store, sample: int) -> str:
-    try:
-        tokens = store.tokens(store.samples.extent(sample).shard)
-    except (InvalidDocument, OSError):
-        return f"#{sample}"
-    return tokens.keys[sample - tokens.first_sample]
 
 
 def _takes(out: torch.Tensor, shape: tuple[int, int, int], dtype: torch.dtype) -> bool:

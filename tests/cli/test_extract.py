@@ -95,6 +95,12 @@ def test_samples_that_cannot_be_had_make_exit_4(
     assert "'sample-4' failed: seeded, too odd" in shown.err
 
 
+def test_absent_samples_of_other_shards_do_not_count(store: Store, use: Use) -> None:
+    use(failing={key_of(4): "too odd"})
+    assert run(store, "--shards", "3") == 4
+    assert run(store, "--shards", "0-1") == 0
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_after_the_sample_in_work(
     store: Store, use: Use, capsys: pytest.CaptureFixture[str], sent: signal.Signals

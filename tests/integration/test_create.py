@@ -288,10 +288,10 @@ def test_another_that_was_faster_wins(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_a_dataset_that_changes_meanwhile_is_refused(
     folder: Path, second: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counted(*args: Any, **options: Any) -> list[int]:  # noqa: ANN401 - as count_samples
-        lengths = count_samples(*args, **options)
+    def counted(*args: Any, **options: Any) -> tuple[list[int], list[int]]:  # noqa: ANN401 - as count_samples
+        counts = count_samples(*args, **options)
         write(folder, second)
-        return lengths
+        return counts
 
     monkeypatch.setattr(create_module, "count_samples", counted)
     with pytest.raises(MalformedInput, match="the dataset changed"):

@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hsstore.errors import SampleAbsent, SampleDamaged, SampleMissing, SnapshotChanged
+from hsstore.errors import (
+    InvalidDocument,
+    SampleAbsent,
+    SampleDamaged,
+    SampleMissing,
+    SnapshotChanged,
+)
 from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing.sources import seeded_states
@@ -227,3 +233,23 @@ def test_a_shard_replaced_after_its_first_read_is_served_too(store: Store) -> No
     dataset[2]
     replace(store, 1)
     assert torch.equal(dataset[2]["hidden_states"], expected(store, 2))
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "torn"])
+def test_a_shard_that_cannot_tell_what_it_lacks_is_left_out(tmp_path: Path, *, gone: bool) -> None:
+    store = fill(empty_store(tmp_path / "store", LENGTHS), failing={key_of(0): "too hot"})
+    manifest = store.root / store.marker(0).manifest_name
+    manifest.unlink() if gone else manifest.write_bytes(manifest.read_bytes()[:-9])
+    lost = len(store.samples.shard_samples(0))
+    dataset = HiddenStateDataset(store.root, absent="exclude")
+    assert (dataset.excluded, len(dataset)) == (lost, len(LENGTHS) - lost)
+    assert dataset[0]["id"] == key_of(lost)
+    with pytest.raises(InvalidDocument, match=r"shard 0 lacks samples.*run: hsstore fsck"):
+        HiddenStateDataset(store.root)
+
+
+def test_the_remedy_for_absent_samples_can_be_pasted(tmp_path: Path) -> None:
+    store = fill(empty_store(tmp_path / "a store", LENGTHS), failing={key_of(0): "too hot"})
+    command = f"run: hsstore repair '{store.root}' --source transformers:PATH --apply, or"
+    with pytest.raises(SampleAbsent, match=command):
+        HiddenStateDataset(store.root)

@@ -12,10 +12,18 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from hsstore.errors import SampleAbsent, SampleDamaged, SampleMissing, StoreError
+from hsstore.errors import (
+    InvalidDocument,
+    SampleAbsent,
+    SampleDamaged,
+    SampleMissing,
+    StoreError,
+)
 from hsstore.model import keys
 from hsstore.model.document import seal
+from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk
+from hsstore.model.marker import INTENT_KIND
 from hsstore.storage import reader as readers
 from hsstore.storage.reader import Reader
 from hsstore.storage.shard_file import encode_index
@@ -240,3 +248,67 @@ def test_what_is_no_plain_file_makes_no_store(store: Store, name: str, instead: 
 def test_a_later_plan_that_is_no_file_leaves_the_earlier_in_force(store: Store) -> None:
     (store.root / keys.plan(1)).mkdir()
     assert Store.open(store.root).plan.generation == 0
+
+
+def test_a_sample_mended_meanwhile_is_read(tmp_path: Path) -> None:
+    store = fill(empty_store(tmp_path / "store", LENGTHS), failing={key_of(1): "too hot"})
+    reader = Reader(store)
+    with pytest.raises(SampleAbsent):
+        reader.read(1)
+    replace(store, 0)
+    check(store, reader, 1)
+
+
+def test_a_sample_committed_meanwhile_is_read(tmp_path: Path) -> None:
+    store = fill(empty_store(tmp_path / "store", LENGTHS), shards=range(1))
+    reader = Reader(store)
+    fill(store)
+    check(store, reader, 2)
+
+
+@pytest.mark.parametrize("change", [{"store": "0" * 32}, {"writer": "0" * 16}, {"shard": 2}])
+def test_a_manifest_of_something_else_is_no_manifest(
+    store: Store, change: dict[str, object]
+) -> None:
+    marker = store.marker(1)
+    raw = seal(store.manifest(marker).to_document() | change)
+    (store.root / marker.manifest_name).write_bytes(raw)
+    hashed = marker.to_document() | {"manifest_xxh3_128": xxhash.xxh3_128_hexdigest(raw)}
+    (store.root / marker.name).write_bytes(seal(hashed))
+    with pytest.raises(InvalidDocument, match="manifest is of another store or shard"):
+        store.manifest(store.marker(1))
+
+
+def test_an_intent_of_another_store_replaces_nothing(store: Store) -> None:
+    foreign = store.marker(1).to_document(INTENT_KIND) | {"store": "0" * 32, "generation": 2}
+    (store.root / keys.intent(ShardVersion(1, 2))).write_bytes(seal(foreign))
+    path = store.root / keys.shard_file(1)
+    path.write_bytes(path.read_bytes() + bytes(4))
+    with pytest.raises(SampleDamaged):
+        Reader(store).read(2)
+    with pytest.raises(InvalidDocument, match="another store"):
+        Reader(store)._open_replacement(1)
+
+
+def test_a_marker_of_a_shard_that_the_plan_lacks_counts_for_nothing(store: Store) -> None:
+    before = store.committed()
+    (store.root / keys.marker(ShardVersion(99, 1), absent=False)).write_bytes(b"")
+    assert store.committed() == before
+
+
+@pytest.mark.parametrize("folder", keys.FOLDERS)
+def test_a_store_with_a_link_for_a_folder_is_refused(store: Store, folder: str) -> None:
+    (store.root / folder).rename(store.root.parent / "elsewhere")
+    (store.root / folder).symlink_to(store.root.parent / "elsewhere")
+    with pytest.raises(InvalidDocument, match=f"{folder} is a symbolic link"):
+        Store.open(store.root)
+    assert Store.open(store.root, to_check=True).plan == store.plan
+
+
+def test_remedies_can_be_pasted(tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "a store", LENGTHS)
+    command = f"run: hsstore extract '{store.root}' --source transformers:PATH"
+    with pytest.raises(SampleMissing, match=f"{command} --shards 1$"):
+        Reader(store).read(2)
+    with pytest.raises(SampleMissing, match=f"{command}$"):
+        store.marker(1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import xxhash
 
+from hsstore.integrity import quarantine
 from hsstore.model import keys
 from hsstore.model.document import canonical, seal, unseal, validate
 from hsstore.model.identity import StoreIdentity
@@ -52,7 +53,7 @@ def documented_members(kind: str) -> set[str]:
 
 
 def test_every_kind_has_an_example() -> None:
-    assert DOCUMENTS.keys() == {*REWRITTEN, *JOURNAL_KINDS, claim.KIND}
+    assert DOCUMENTS.keys() == {*REWRITTEN, *JOURNAL_KINDS, claim.KIND, quarantine.KIND}
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)

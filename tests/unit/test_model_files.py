@@ -134,6 +134,17 @@ def test_the_id_is_never_a_path(
     assert read_model(folder(tmp_path / place, CONFIG | config)).id == expected
 
 
+def test_the_revision_is_that_of_a_hub_cache(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = folder(tmp_path / "models--org--name" / "snapshots" / commit)
+    assert read_model(cached).revision == commit
+    assert read_model(cached / "config.json", commit).revision == commit
+    with pytest.raises(MalformedInput, match=f"is of revision {commit}, not main"):
+        read_model(cached, "main")
+    plain = folder(tmp_path / "plain")
+    assert (read_model(plain).revision, read_model(plain, "main").revision) == (None, "main")
+
+
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
 def test_the_dtype_comes_from_the_config(tmp_path: Path, name: str) -> None:
     assert read_dtype(folder(tmp_path, CONFIG | {name: "torch.float16"})) == "float16"

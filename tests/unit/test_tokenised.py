@@ -25,7 +25,7 @@ def read(folder: Path, content: bytes, vocab_size: int | None = None) -> list[To
 def test_every_member_is_read(tmp_path: Path) -> None:
     line = b'{"id": "x", "input_ids": [5, 6, 7], "loss_mask": [0, true, 1], "text": "more"}'
     (sample,) = read(tmp_path, line)
-    assert (sample.key, sample.line) == ("x", 1)
+    assert sample.key == "x"
     assert sample.input_ids.tolist() == [5, 6, 7]
     assert sample.loss_mask.tolist() == [0, 1, 1]
     assert [a.dtype.name for a in (sample.input_ids, sample.loss_mask)] == ["int32", "uint8"]
@@ -57,7 +57,16 @@ def test_what_json_wrote_is_read_back(
         for s in read_samples(path)
     ]
     assert back == drawn
-    assert count_samples(path) == [len(sample) for sample in drawn]
+    key_bytes = [len(str(n)) for n in range(len(drawn))]
+    assert count_samples(path) == ([len(sample) for sample in drawn], key_bytes)
+
+
+def test_counting_tells_the_bytes_of_every_key(tmp_path: Path) -> None:
+    lines = (
+        '{"id": "\u00fc9", "input_ids": [1]}\n{"id": 1234, "input_ids": [1]}\n{"input_ids": [1]}\n'
+    )
+    path = write(tmp_path, lines.encode())
+    assert count_samples(path)[1] == [len(s.key.encode()) for s in read_samples(path)] == [3, 4, 1]
 
 
 SEEN_BY_BOTH = [
