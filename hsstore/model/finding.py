@@ -11,7 +11,7 @@ Level = Literal["quick", "manifest", "data"]
 LEVELS: tuple[Level, ...] = ("quick", "manifest", "data")
 
 KINDS = {
-    "identity-invalid": "hsstore.json is torn or edited, or something else is in its place",
+    "identity-invalid": "hsstore.json is torn or edited",
     "identity-unreadable": "hsstore.json cannot be read",
     "folder-missing": "a folder of the format is gone, or something else is in its place",
     "shard-missing": "no commit marker: the shard was never finished",

@@ -152,7 +152,6 @@ def test_unopenable_stores_raise(tmp_path: Path) -> None:
     ("name", "hurt", "kind"),
     [
         (keys.IDENTITY, damage.flip_bit, "identity-invalid"),
-        (keys.IDENTITY, damage.to_symlink, "identity-invalid"),
         (keys.plan(0), damage.flip_bit, "plan-invalid"),
         (keys.plan(0), damage.to_folder, "plan-invalid"),
         (keys.plan(0), Path.unlink, "plan-invalid"),
