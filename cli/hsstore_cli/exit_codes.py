@@ -6,7 +6,6 @@ USAGE = 2
 PROBLEMS = 4
 FAILED = 8
 STOPPED = 32
-STALLED = 75
 
 ANY_COMMAND = {
     USAGE: "wrong usage",

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,12 @@ def load_decoder(path: Path, dtype: str, device: str) -> nn.Module:
         with quiet(transformers):
             model, info = _load(transformers, folder, options)
             decoder: nn.Module = _without_head(model).eval().to(device)
+    except pickle.UnpicklingError as error:
+        raise SourceUnavailable(
+            "the weights are a pickle with more in it than tensors, which is not run",
+            place=place,
+            remedy="convert the weights to safetensors",
+        ) from error
     except (*LOAD_ERRORS, safetensors.SafetensorError) as error:
         raise SourceUnavailable(
             f"transformers cannot load this model: {one_line(error)}", place=place

@@ -63,7 +63,11 @@ class Store:
         try:
             raw = filesystem.read(root / keys.IDENTITY)
         except OSError as error:
-            if error.errno not in NO_PLAIN_FILE | {errno.ENOENT, errno.ENOTDIR}:
+            if error.errno in NO_PLAIN_FILE:
+                raise InvalidDocument(
+                    "no plain file", place=str(root / keys.IDENTITY), remedy=_fsck(root)
+                ) from None
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 raise
             raise NotAStore(
                 "no hsstore store here",

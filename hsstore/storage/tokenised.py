@@ -58,7 +58,8 @@ def count_samples(path: Path, *, progress: Progress | None = None) -> tuple[list
     """
     progress = progress or Silent()
     progress.start(_regular(path).stat().st_size, 0, "B")
-    lengths, key_bytes = [], []
+    lengths: list[int] = []
+    key_bytes: list[int] = []
     for line, raw in _lines(path):
         place = f"{path}:{line}"
         document = _parse(raw, place)

@@ -255,9 +255,8 @@ def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
     """Raise where the store lacks samples."""
     if not len(missing) and not len(lost):
         return
-    error, mending = SampleAbsent, commands.repair
-    if len(missing):
-        error, mending = SampleMissing, commands.extract
+    error = SampleMissing if len(missing) else SampleAbsent
+    mending = commands.extract if len(missing) else commands.repair
     lacking = np.concatenate([missing, lost])[:NAMED_KEYS]
     keys = ", ".join(store.key(int(sample)) for sample in lacking)
     raise error(

@@ -154,6 +154,21 @@ def test_a_dataset_and_a_nested_config_are_read(
     assert (plan["samples"], plan["shards"], plan["layers"]) == (3, 1, 4)
 
 
+def test_a_plan_counts_the_keys_as_they_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    needed = []
+    for key_bytes in (1, 4000):
+        dataset = tmp_path / f"{key_bytes}.jsonl"
+        samples = ({"id": f"{n}".rjust(key_bytes, "k"), "input_ids": [1]} for n in range(9))
+        dataset.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        assert main(["plan", str(dataset), *SHAPE, "--json"]) == 0
+        needed.append(json.loads(capsys.readouterr().out))
+    assert [plan["exact"] for plan in needed] == [True, True]
+    # In the token file and in the manifest.
+    assert needed[1]["store_bytes"] - needed[0]["store_bytes"] >= 2 * 9 * 3999 - 2 * 4096
+
+
 def test_the_dtype_is_the_models_own_unless_given(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

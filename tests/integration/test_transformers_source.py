@@ -1,6 +1,7 @@
 """The transformers source against plain transformers calls on small seeded models."""
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -341,3 +342,45 @@ def test_without_transformers_the_remedy_is_told(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SourceUnavailable, match=r"pip install 'hsstore\[transformers\]'"):
         TransformersSource(llama, identity)
+
+
+class Run:
+    """Unpickled carelessly, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_beside_a_model_runs_nothing(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    identity = identity_of(tmp_path)
+    identity = replace(identity, model=replace(identity.model, weights_digest=None))
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": Run(tmp_path / "ran")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(SourceUnavailable, match="a pickle with more in it than tensors"):
+        TransformersSource(tmp_path, identity)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_in_a_model_folder_is_neither_run_nor_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "unheard-of", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    asked: list[object] = []
+
+    def agree(*words: object) -> str:
+        asked.append(words)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", agree)
+    with pytest.raises(SourceUnavailable, match="cannot load"):
+        TransformersSource(tmp_path, identity_of(tmp_path))
+    assert asked == []
+    assert not (tmp_path / "ran").exists()
