@@ -117,7 +117,13 @@ class _Extraction:
             return marker
         with staging(store, ShardVersion(shard, 1), claim) as writer:
             for earlier in writer.journal.origins:
-                refuse_other_origin(earlier, self.origin, f"shard {shard}'s journal")
+                refuse_other_origin(
+                    earlier,
+                    self.origin,
+                    str(writer.folder),
+                    remedy="use the model that began this shard, or remove that folder to give up "
+                    "what it holds",
+                )
             self._fill(writer, shard)
             if self.summary.stopped:
                 return None

@@ -78,7 +78,6 @@ class Claim:
         self._filesystem = filesystem
         self._path = path
         self._inode = filesystem.status(path).st_ino
-        _HELD.add(writer)
         self._released = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"claim-{shard}", daemon=True)
         self._heart.start()
@@ -124,6 +123,8 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     path = root / keys.claim(shard, turn)
     own = {name: getattr(holder, name) for name in Holder.__slots__}
     document = seal({"format": FORMAT, "kind": KIND, "store": store, "shard": shard, **own})
+    # Before the claim can be seen: rivals on other threads of this process must find it alive.
+    _HELD.add(writer)
     try:
         filesystem.publish(path, document)
         _clear(filesystem, folder, shard, turns)
@@ -132,6 +133,9 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
         _withdraw(filesystem, path, writer)
         if isinstance(error, FileExistsError | FileNotFoundError):
             raise _held(shard, "by a writer that came first") from None
+        raise
+    except BaseException:
+        _HELD.discard(writer)
         raise
     # Since the first listing, a rival may have taken this turn and given it up, and another have
     # taken the next.
@@ -160,6 +164,7 @@ def _clear(filesystem: Filesystem, folder: Path, shard: int, turns: list[str]) -
 
 
 def _withdraw(filesystem: Filesystem, path: Path, writer: str) -> None:
+    _HELD.discard(writer)
     with contextlib.suppress(OSError):
         holder = read_holder(filesystem, path)
         if holder is not None and holder.writer == writer:

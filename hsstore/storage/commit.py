@@ -11,7 +11,7 @@ from pathlib import Path
 import xxhash
 
 from hsstore.errors import ClaimedByAnother, InvalidDocument, StoreError
-from hsstore.model import keys
+from hsstore.model import commands, keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.geometry import Geometry
 from hsstore.model.identity import StoreIdentity
@@ -168,7 +168,7 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
         raise StoreError(
             f"shard {version.shard}: a decided replacement has lost its staged file",
             place=str(root / keys.intent(version)),
-            remedy=f"run: hsstore fsck {root}",
+            remedy=f"run: {commands.hsstore('fsck', root)}",
         )
     # Even if an earlier run did the rename or the marker: it may have been killed before the sync.
     filesystem.sync_folder(target.parent)

@@ -17,7 +17,7 @@ from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
 
 _PUBLISHED = (keys.COMMIT, keys.INTENT, keys.MANIFEST)
-_TEMPORARY = re.compile(r"\.(\d{8})-.*")
+_TEMPORARY = re.compile(r"\.([0-9]{8})-.*")
 
 
 def clear_leftovers(store: Store, progress: Progress) -> None:

@@ -57,14 +57,20 @@ def verify_origin(store: Store, origin: Origin) -> None:
     Provenance(store).refuse_contradiction([origin])
 
 
-def refuse_other_origin(expected: Origin, found: Origin, place: str) -> None:
+def refuse_other_origin(
+    expected: Origin,
+    found: Origin,
+    place: str,
+    *,
+    remedy: str = "use the model that the store was created for, or create another store",
+) -> None:
     """IdentityMismatch naming what contradicts."""
     contradictions = differences(expected.match, found.match)
     if contradictions:
         raise IdentityMismatch(
             f"the source is not the store's: {'; '.join(contradictions)}",
             place=place,
-            remedy="use the model that the store was created for, or create another store",
+            remedy=remedy,
         )
 
 

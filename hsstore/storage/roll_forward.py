@@ -5,7 +5,6 @@ like. The caller holds the shard's claim.
 """
 
 import contextlib
-from datetime import UTC, datetime
 from pathlib import Path
 
 import xxhash
@@ -76,18 +75,7 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
 
 
 def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
-    marker = Marker(
-        store=manifest.store,
-        version=manifest.version,
-        writer=manifest.writer,
-        manifest_xxh3_128=xxhash.xxh3_128_hexdigest(raw),
-        data_bytes=manifest.data_bytes,
-        index_xxh3_64=manifest.index_xxh3_64,
-        samples=len(manifest.samples),
-        absent=len(manifest.absent),
-        tokens=sum(sample.rows for sample in manifest.samples),
-        committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
+    marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
     # Who linked them may have been killed before these syncs.
     path = store.root / keys.shard_file(manifest.version.shard)
     store.filesystem.make_folders(path.parent, below=store.root)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -323,18 +322,7 @@ class ShardWriter:
             origins=tuple(self.journal.origins),
         )
         raw = seal(manifest.to_document())
-        marker = Marker(
-            store=self._identity.uuid,
-            version=self.version,
-            writer=self.writer,
-            manifest_xxh3_128=xxhash.xxh3_128_hexdigest(raw),
-            data_bytes=size,
-            index_xxh3_64=index_hash,
-            samples=len(samples),
-            absent=len(absent),
-            tokens=sum(s.rows for s in samples),
-            committed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
         return StagedShard(self.folder, raw, marker)
 
     def close(self) -> None:
