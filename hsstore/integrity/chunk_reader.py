@@ -11,7 +11,7 @@ from hsstore.model.manifest import Chunk
 from hsstore.storage import digest
 from hsstore.storage.filesystem import Filesystem
 
-READ_BYTES = 8 << 20
+READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,7 @@ class ChunkReader:
 
     def verify(self, fd: int, path: Path, chunks: Iterable[Chunk]) -> Iterator[BadChunk]:
         """The chunks whose stored bytes differ from their hash; ``fd`` stays open meanwhile."""
-        runs = list(_runs(chunks))
-        ahead = [*runs[self.threads :], *[None] * self.threads]
-        tasks = [
-            self._pool.submit(self._run, fd, path, run, following)
-            for run, following in zip(runs, ahead, strict=False)
-        ]
+        tasks = [self._pool.submit(self._run, fd, path, run) for run in _runs(chunks)]
         try:
             for task in tasks:
                 yield from task.result()
@@ -60,13 +55,8 @@ class ChunkReader:
         """Stop; what is being verified is given up."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(
-        self, fd: int, path: Path, run: list[Chunk], following: list[Chunk] | None = None
-    ) -> list[BadChunk]:
-        """Verify chunks that lie back to back, while the disk fetches those of ``following``."""
-        if following is not None:
-            start, last = following[0].offset, following[-1]
-            self._filesystem.read_ahead(fd, start, last.offset + last.length - start)
+    def _run(self, fd: int, path: Path, run: list[Chunk]) -> list[BadChunk]:
+        """Verify chunks that lie back to back."""
         total = sum(chunk.length for chunk in run)
         view = self._buffer(total)
         try:

@@ -119,10 +119,6 @@ class Filesystem:
         with _named(path):
             os.fsync(fd)
 
-    def read_ahead(self, fd: int, offset: int, length: int) -> None:
-        """Ask the system to fetch a range that is about to be read."""
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-
     def forget_cached(self, fd: int) -> None:
         """Ask the system to drop an open file's cached pages, so that reads reach the disk."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
