@@ -15,7 +15,7 @@ from hsstore.errors import OUT_OF_SPACE, OutOfSpace
 from hsstore.model import commands
 from hsstore_cli import exit_codes, render
 from hsstore_cli.options import Command, json_option, shards_option, source_option, store_argument
-from hsstore_cli.source_option import open_source
+from hsstore_cli.source_option import open_source, source_place
 
 if TYPE_CHECKING:
     from hsstore.extraction.extractor import ExtractionSummary
@@ -98,10 +98,14 @@ def check_range(shards: range | None, store: "Store") -> None:
 
 def _extract(store: "Store", source: str | None, batch_tokens: int | None, shards: range | None,
              deadline: float) -> "ExtractionSummary":  # fmt: skip
-    from hsstore.extraction.extractor import extract  # noqa: PLC0415 - numpy, as above
+    from hsstore.extraction.extractor import already_filled, extract  # noqa: PLC0415 - numpy, as above
 
-    opened = open_source(source, store.identity, batch_tokens)
+    source_place(source)
     try:
+        # A model takes long to load, for nothing then.
+        if (summary := already_filled(store, shards)) is not None:
+            return summary
+        opened = open_source(source, store.identity, batch_tokens)
         with contextlib.closing(opened), render.progress() as progress, stopping() as stopped:
             return extract(
                 store,

@@ -15,8 +15,6 @@ def open_source(
 
     click.UsageError when it names none; SourceError when it cannot serve this store.
     """
-    if not text:
-        raise click.UsageError(f"Nothing to compute with: give --source {ACCEPTED}.")
     place = source_place(text)
     # Many seconds of silence otherwise, before progress has anything to count.
     click.echo(f"loading {place}", err=True)
@@ -26,8 +24,10 @@ def open_source(
     return TransformersSource(place, identity, batch_tokens=batch_tokens)
 
 
-def source_place(text: str) -> str:
-    """The path in ``transformers:PATH``; click.UsageError for any other text."""
+def source_place(text: str | None) -> str:
+    """The path in ``transformers:PATH``; click.UsageError for any other text, or none."""
+    if not text:
+        raise click.UsageError(f"Nothing to compute with: give --source {ACCEPTED}.")
     scheme, colon, place = text.partition(":")
     if scheme != "transformers" or not colon or not place:
         raise click.UsageError(f"{text!r} is no source. Accepted: {ACCEPTED}.")

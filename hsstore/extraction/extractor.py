@@ -61,6 +61,21 @@ def extract(
     return _Extraction(store, source, progress or Silent(), stop).run(shards)
 
 
+def already_filled(
+    store: Store, shards: range | None = None, progress: Progress | None = None
+) -> ExtractionSummary | None:
+    """What ``extract`` would say of a store, or range, that lacks nothing; None where it does.
+
+    No source is needed for that, and leftovers are cleared all the same.
+    """
+    wanted = shards if shards is not None else range(store.plan.shards)
+    committed = store.committed()
+    if any(shard not in committed for shard in wanted):
+        return None
+    clear_leftovers(store, progress or Silent())
+    return ExtractionSummary(store.plan.shards, len(committed))
+
+
 class _Extraction:
     def __init__(self, store: Store, source: HiddenStateSource, progress: Progress,
                  stop: Callable[[], bool]) -> None:  # fmt: skip

@@ -119,6 +119,8 @@ class Fsck:
         subject = self.subject
         yield from plans.check(subject)
         yield from folders.check(subject)
+        if not folders.names_shards(subject):
+            return
         if subject.at_least("manifest"):
             yield from metadata.check(subject)
             yield from folders.check_tokens(subject)

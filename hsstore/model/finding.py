@@ -14,6 +14,7 @@ KINDS = {
     "identity-invalid": "hsstore.json is torn or edited",
     "identity-unreadable": "hsstore.json cannot be read",
     "folder-missing": "a folder of the format is gone, or something else is in its place",
+    "folder-unreadable": "a folder of the format cannot be listed",
     "shard-missing": "no commit marker: the shard was never finished",
     "sample-absent": "the shard is committed without this sample",
     "marker-missing": "a shard file is in place, but no commit marker vouches for it",

@@ -166,3 +166,14 @@ def test_a_full_disk_says_what_is_kept(
 def test_a_source_must_be_given(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", str(store.root)]) == 2
     assert "give --source transformers:PATH" in capsys.readouterr().err
+
+
+def test_a_filled_store_needs_no_model(
+    store: Store, use: Use, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    use()
+    assert run(store) == 0
+    monkeypatch.undo()
+    assert run(store) == 0
+    assert "6 of 6 samples committed" in capfd.readouterr().out
+    assert main(["extract", str(store.root)]) == 2

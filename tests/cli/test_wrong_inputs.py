@@ -175,7 +175,8 @@ def test_a_model_other_than_the_stores(refused: Refused, tmp_path: Path, demo_mo
         assert "give the model that the store was created for" in line
 
 
-def test_no_model_at_all(refused: Refused, tmp_path: Path, store: Store) -> None:
+def test_no_model_at_all(refused: Refused, tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "empty", [3])
     line = refused("extract", store.root, "--source", f"transformers:{tmp_path / 'none'}")
     assert "no such model" in line
     line = refused("extract", store.root, code=2)

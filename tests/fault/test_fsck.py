@@ -403,3 +403,19 @@ def test_shards_that_contradict_each_other_are_found(tmp_path: Path) -> None:
     assert finding.detail.startswith("in shard 0, weights is 'aaaa")
     assert finding.detail.endswith("as in shard 1 and 1 more")
     assert not run.summary.sound
+
+
+class Unlisted(Filesystem):
+    """Where commit/ cannot be listed, as for a user without the right to."""
+
+    def names(self, path: Path) -> list[str]:
+        if path.name == keys.COMMIT:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return super().names(path)
+
+
+def test_shards_are_not_called_lost_where_markers_cannot_be_listed(tmp_path: Path) -> None:
+    root = filled_store(tmp_path / "store").root
+    run = fsck(Store.open(root, filesystem=Unlisted()))
+    assert [(f.kind, f.path, f.repair) for f in run] == [("folder-unreadable", "commit", None)]
+    assert not run.summary.complete

@@ -18,6 +18,8 @@ def check(subject: Subject) -> Iterator[Finding]:
             there = subject.filesystem.exists(subject.root / folder)
             detail = "something else is in place of the folder" if there else "the folder is gone"
             yield subject.finding("folder-missing", detail, path=folder, mendable=not there)
+        elif (trouble := _unlisted(subject, folder)) is not None:
+            yield subject.finding("folder-unreadable", trouble, path=folder, mendable=False)
     yield from _foreign(subject, "", {keys.IDENTITY, *keys.FOLDERS})
     plan = subject.store.plan
     generations = {file.generation for file in plan.token_files}
@@ -78,6 +80,22 @@ def _unknown(subject: Subject, folder: str, known: Callable[[str], bool]) -> Ite
             path = f"{folder}/{name}" if folder else name
             detail = "the format does not know this name here"
             yield subject.finding("foreign-file", detail, path=path, mendable=False)
+
+
+def names_shards(subject: Subject) -> bool:
+    """Whether the folders that say which shards there are can be listed."""
+    return all(_unlisted(subject, folder) is None for folder in (keys.COMMIT, keys.INTENT))
+
+
+def _unlisted(subject: Subject, folder: str) -> str | None:
+    """Why a folder that exists cannot be listed, None where it can or is not there."""
+    try:
+        subject.filesystem.names(subject.root / folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _is_folder(subject: Subject, folder: str) -> bool:
