@@ -126,14 +126,14 @@ class _Page:
 
 def summary_lines(summary: Summary, *, interrupted: bool) -> list[str]:
     """What a run covered, for people."""
-    found = ", ".join(f"{count} {name}s" for name, count in summary.findings.items() if count)
+    found = ", ".join(f"{name}s: {count}" for name, count in summary.findings.items() if count)
     reach = f"{summary.shards_checked} of {summary.shards_total} shards checked"
     hashed = f"{render.size(summary.bytes_checked)} hashed"
     start = "Interrupted: " if interrupted else ""
     verdict = found or "nothing wrong"
     lines = [f"{start}{reach} at level {summary.level}, {hashed}: {verdict}"]
     if summary.samples_damaged:
-        lines.append(f"{summary.samples_damaged} samples are concerned")
+        lines.append(f"samples concerned: {summary.samples_damaged}")
     if summary.unverified:
-        lines.append(f"{summary.unverified} samples could not be verified")
+        lines.append(f"samples that could not be verified: {summary.unverified}")
     return lines

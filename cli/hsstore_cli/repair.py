@@ -159,9 +159,9 @@ def _account(result: "RepairResult") -> str:
         "samples computed": done.samples_reextracted,
         "samples failed again": done.samples_failed,
     }
-    listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    end = f"{len(result.remaining)} problems remain" if result.remaining else "all corrected"
-    return f"{result.found} problems found: {listed or 'derived files written again'}: {end}"
+    listed = ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
+    end = f"problems that remain: {len(result.remaining)}" if result.remaining else "all corrected"
+    return f"problems found: {result.found}; {listed or 'derived files written again'}; {end}"
 
 
 def _again(

@@ -157,7 +157,10 @@ def _layer(word: str, num_layers: int, shift: int) -> Layer:
             remedy="say 'final' (after the final norm) or 'final:pre' (before it)",
         )
     if layer > num_layers:
-        raise MalformedInput(f"layer {layer} does not exist: the model has {num_layers} blocks")
+        raise MalformedInput(
+            f"layer {layer} does not exist: the model has {num_layers} blocks",
+            remedy=f"name layers 0 to {num_layers - 1}, 'final' or 'final:pre'",
+        )
     return layer
 
 

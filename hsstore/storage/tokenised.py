@@ -148,9 +148,9 @@ def _parse(raw: bytes, place: str) -> dict[str, Any]:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise MalformedInput(
-            f"not JSON: {error.msg} at column {error.colno}", place=place
-        ) from None
+        # Of a line that ends too early the parser tells no column.
+        where = f" at column {error.colno}" if error.pos else ""
+        raise MalformedInput(f"not JSON: {error.msg}{where}", place=place) from None
     if type(document) is not dict:
         raise MalformedInput(f"the line is {_kind(document)}, not an object", place=place)
     return document
