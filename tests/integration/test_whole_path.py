@@ -142,7 +142,7 @@ def test_the_demo_shows_each_step_and_ends_well(
 def test_make_demo_is_this_demo() -> None:
     makefile = Path(__file__).parents[2]
     told = subprocess.run(
-        ["/usr/bin/make", "--dry-run", "demo"],
+        ["/usr/bin/make", "--no-print-directory", "--dry-run", "demo"],
         cwd=makefile, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert told.stdout.splitlines()[-1].endswith("/hsstore demo")
