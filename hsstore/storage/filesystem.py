@@ -134,9 +134,12 @@ class Filesystem:
     # -- names --------------------------------------------------------------------------------
 
     def sync_folder(self, path: Path) -> None:
-        """Make the entries of a folder durable."""
-        with self.opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        """Make the entries of a folder durable; a store may itself be reached through a link."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             self.sync(fd, path)
+        finally:
+            self.close(fd)
 
     def make_folder(self, path: Path) -> None:
         """Create a folder that may exist already, and make its entry durable."""

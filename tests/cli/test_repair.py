@@ -104,3 +104,12 @@ def test_no_store_ends_with_8(tmp_path: Path) -> None:
 
 def test_broken_identity_of_the_replica_ends_with_8(damaged: Store, tmp_path: Path) -> None:
     assert main(["repair", str(damaged.root), "--from", str(tmp_path / "none")]) == 8
+
+
+def test_a_store_behind_a_link_is_mended(damaged: Store, opened: list[SeededSource]) -> None:
+    (damaged.root / keys.WAIVER).rmdir()
+    link = damaged.root.with_name("link")
+    link.symlink_to(damaged.root.name)
+    assert main(["repair", str(link), *SOURCE, "--apply"]) == 1
+    assert main(["fsck", str(link)]) == 0
+    assert opened[0].asked
