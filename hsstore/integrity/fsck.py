@@ -118,8 +118,12 @@ class Fsck:
     def _findings(self) -> Iterator[Finding]:
         subject = self.subject
         yield from plans.check(subject)
-        yield from folders.check(subject)
-        if not folders.names_shards(subject):
+        unlisted = set()
+        for finding in folders.check(subject):
+            unlisted |= {finding.path} if finding.kind == "folder-unreadable" else set()
+            yield finding
+        # Without these nothing can be said of any shard, least of all that it is lost.
+        if unlisted & {keys.COMMIT, keys.INTENT}:
             return
         if subject.at_least("manifest"):
             yield from metadata.check(subject)

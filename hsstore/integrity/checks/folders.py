@@ -82,11 +82,6 @@ def _unknown(subject: Subject, folder: str, known: Callable[[str], bool]) -> Ite
             yield subject.finding("foreign-file", detail, path=path, mendable=False)
 
 
-def names_shards(subject: Subject) -> bool:
-    """Whether the folders that say which shards there are can be listed."""
-    return all(_unlisted(subject, folder) is None for folder in (keys.COMMIT, keys.INTENT))
-
-
 def _unlisted(subject: Subject, folder: str) -> str | None:
     """Why a folder that exists cannot be listed, None where it can or is not there."""
     try:
