@@ -64,8 +64,12 @@ class Filesystem:
     # -- open files ---------------------------------------------------------------------------
 
     def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
-        """A file descriptor; never of what a symbolic link names, and never waiting for a pipe."""
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        """A file descriptor, never waiting for a pipe, never of a file that a link names.
+
+        Folders are opened through a link: a store may itself be reached through one.
+        """
+        follow = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW
+        return os.open(path, flags | follow | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -134,12 +138,9 @@ class Filesystem:
     # -- names --------------------------------------------------------------------------------
 
     def sync_folder(self, path: Path) -> None:
-        """Make the entries of a folder durable; a store may itself be reached through a link."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        """Make the entries of a folder durable."""
+        with self.opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
             self.sync(fd, path)
-        finally:
-            self.close(fd)
 
     def make_folder(self, path: Path) -> None:
         """Create a folder that may exist already, and make its entry durable."""
