@@ -4,6 +4,7 @@ Each entry of the corpus damages one file of a filled store and says which findi
 at which level it must show at the latest, and whether states have to be made again.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,7 +28,9 @@ SHARD = 1
 
 @contextmanager
 def times_kept(path: Path) -> Iterator[None]:
-    """Put a file's times back afterwards."""
+    """Put a file's times back afterwards; OSError for what is no file, such as a pipe."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no file to damage", str(path))
     before = path.stat()
     yield
     if path.exists():
@@ -43,7 +46,8 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 def flip_bit(path: Path, offset: int | None = None, bit: int = 3) -> None:
     """Flip one bit, by default in the middle."""
-    raw = path.read_bytes()
+    with times_kept(path):
+        raw = path.read_bytes()
     at = len(raw) // 2 if offset is None else offset
     overwrite(path, at, bytes([raw[at] ^ 1 << bit]))
 
@@ -69,7 +73,8 @@ def swap(one: Path, other: Path) -> None:
 
 def swap_ranges(path: Path, one: int, other: int, length: int) -> None:
     """Exchange two ranges of a file."""
-    raw = path.read_bytes()
+    with times_kept(path):
+        raw = path.read_bytes()
     overwrite(path, one, raw[other : other + length])
     overwrite(path, other, raw[one : one + length])
 
@@ -214,8 +219,8 @@ ARRAY_METADATA = keys.zarr_metadata(keys.HIDDEN_STATES)
 
 
 def _edit_metadata(path: Path) -> None:
-    edited = path.read_bytes().replace(b'"little"', b'"big"')
     with times_kept(path):
+        edited = path.read_bytes().replace(b'"little"', b'"big"')
         path.write_bytes(edited)
 
 
