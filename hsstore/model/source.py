@@ -79,21 +79,38 @@ class Extracted:
     """The states of one sample: a C-contiguous array [tokens, layers, hidden].
 
     bfloat16 travels as uint16 bits, float16 and float32 as themselves. The source may reuse the
-    memory once the next answer is asked for.
+    memory once the next answer is asked for. ``origin`` is where this one comes from, where that
+    is not the source's ``origin()`` (one of several servers, or a restarted one).
     """
 
     sample: int
     states: "NDArray[Any]"
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A sample that the source could not compute, for good: a stable kind and the words."""
+    """A sample that the source could not compute, for good: a stable kind and the words.
+
+    ``attempts`` has a line for each attempt, in their order; empty means that this was the only one.
+    """
 
     sample: int
     kind: str
     detail: str
-    attempts: int = 1
+    attempts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No answer yet: a moment to sync, to show progress or to stop.
+
+    A source that can wait long gives one at least every second then. ``detail`` says what for.
+    With ``outage`` nothing is on its way: the source waits for a server to come back.
+    """
+
+    detail: str
+    outage: bool = False
 
 
 class HiddenStateSource(Protocol):
@@ -102,15 +119,20 @@ class HiddenStateSource(Protocol):
     A source verifies itself when it is made (model, layers, norm, dtype) and raises SourceError
     then; afterwards every request is answered exactly once, in any order, with Extracted or
     Failed. It pulls requests as it can work on them, so a slow consumer slows it down. An outage
-    of the whole source raises SourceUnavailable instead of failing sample after sample.
+    of the whole source raises SourceUnavailable instead of failing sample after sample. Where it
+    has to wait it may yield Waiting; a consumer then journals what it holds back.
     """
 
     def origin(self) -> Origin:
         """Where the states come from."""
         ...
 
-    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
+    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed | Waiting]:
         """The answers to ``requests``."""
+        ...
+
+    def settled(self, samples: Iterable[int]) -> None:
+        """These samples are journalled: what the source kept for them may go."""
         ...
 
     def close(self) -> None:
