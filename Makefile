@@ -1,6 +1,7 @@
 # make demo   the whole path on this machine     make test    everything a change must pass
 # make lint   the checks without the tests       make bench   the benchmarks, as JSON
 # make docs   write docs/cli.md                  make clean   remove all that make made
+# make sglang the tests with real SGLang servers, which it installs (3 GB each) into build/sglang
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,11 @@ pip := $(bin)/pip install --quiet --constraint constraints.txt
 installed := $(VENV)/.installed
 installed-dev := $(VENV)/.installed-dev
 
-.PHONY: demo test lint sweep coverage bench docs clean
+# The oldest and the newest release that the capture plugin knows.
+releases := 0.5.12 0.5.23
+servers := $(releases:%=build/sglang/%/.installed)
+
+.PHONY: demo test lint sweep sglang coverage bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(installed)
@@ -32,6 +37,14 @@ lint: $(installed-dev)
 sweep: $(installed-dev)
 	mkdir -p build
 	$(bin)/pytest -m sweep tests --numprocesses 2 --junitxml=build/sweep.xml
+
+# One process: the servers take the cores.
+sglang: export OMP_NUM_THREADS = 1
+sglang: $(installed-dev) $(servers)
+	$(bin)/pytest -m sglang tests --junitxml=build/sglang.xml
+
+build/sglang/%/.installed: tests/sglang/install.sh tests/sglang/stubs.py
+	PYTHON=$(PYTHON) tests/sglang/install.sh $* $(@D)
 
 coverage: $(installed-dev)
 	$(bin)/pytest --cov --cov-report=term

@@ -17,7 +17,6 @@ case $release in
   0.5.23) transformers=5.19.0 xgrammar=0.2.7 openai=2.8.0 ;;
 esac
 
-[[ -e $folder/.installed ]] && exit 0
 rm -rf "$folder"
 "$python" -m venv "$folder"
 pip() { "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" 2>"$folder/pip.log" ||
