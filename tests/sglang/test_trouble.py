@@ -108,7 +108,7 @@ def test_a_server_with_other_weights_in_its_place_is_refused(
 
 @pytest.mark.parametrize("when", ["mid-run", "at the start"])
 def test_something_else_on_the_port_is_refused(
-    after: bool, serve: Serve, make_store: Make, hsstore: Run, begin: Begin, tmp_path: Path,
+    when: str, serve: Serve, make_store: Make, hsstore: Run, begin: Begin, tmp_path: Path,
     reference: Reference,
 ) -> None:  # fmt: skip
     """As when another service takes the machine by itself."""
