@@ -17,6 +17,7 @@ sys.path.append(str(HERE.parent))
 
 import fsck  # noqa: E402 - the checkout comes first, so that it is what is measured
 import read  # noqa: E402
+import spool  # noqa: E402
 import write  # noqa: E402
 from measure import machine, real_states, synthetic_states  # noqa: E402
 
@@ -51,6 +52,7 @@ def measured(folder: Path, samples: int, states: Path | None) -> list[dict[str, 
     results = []
     for label, rows in data.items():
         results.append(write.measure(folder, rows, samples, label=label))
+        results.append(spool.measure(folder, rows, samples, label=label))
         results.append(read.measure(folder, rows, samples, label=label))
         results.extend(fsck.measure(folder, rows, samples, label=label))
     return results
