@@ -1,0 +1,1 @@
+"""Hidden states from real SGLang servers, none of which is believed unproven."""
