@@ -38,9 +38,28 @@ class Family:
     uneven: bool = False
 
 
+_BOTH = (DFLASH, EAGLE3)
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "LlamaForCausalLM": Family("llama", (DFLASH,), SEEN),
+        "LlamaForCausalLM": Family("llama", _BOTH, SEEN),
+        "MistralForCausalLM": Family("mistral", _BOTH, READ),
+        "Phi3ForCausalLM": Family("phi3", _BOTH, READ),
+        "Qwen2ForCausalLM": Family("qwen2", (EAGLE3,), READ),
+        "Qwen3ForCausalLM": Family("qwen3", _BOTH, READ),
+        "Gemma3ForCausalLM": Family("gemma3_text", (EAGLE3,), READ),
+        "Qwen2MoeForCausalLM": Family("qwen2_moe", (EAGLE3,), READ),
+        "Qwen3MoeForCausalLM": Family("qwen3_moe", _BOTH, READ),
+        "Glm4MoeForCausalLM": Family("glm4_moe", (EAGLE3,), READ),
+        "MiniMaxM2ForCausalLM": Family("minimax_m2", (EAGLE3,), READ),
+        # From 0.5.17 on the EAGLE3 method of these counts as we do, but for a list that begins
+        # with 1 (GPT-OSS: but for one that ends with the number of blocks).
+        "DeepseekV2ForCausalLM": Family("deepseek_v2", (DFLASH,), READ, uneven=True),
+        "DeepseekV3ForCausalLM": Family("deepseek_v3", (DFLASH,), READ, uneven=True),
+        "Glm4MoeLiteForCausalLM": Family("glm4_moe_lite", (DFLASH,), READ, uneven=True),
+        "GptOssForCausalLM": Family("gpt_oss", (DFLASH,), READ, uneven=True),
+        # Hands the ids on to the DeepseekV3ForCausalLM inside it.
+        "KimiK25ForConditionalGeneration": Family("kimi_k25", (DFLASH,), READ, uneven=True),
     }
 )
 
