@@ -244,6 +244,8 @@ class Desk:
                 self._count(job, where) if counts else self._again(job)
             case Rejected():
                 self._count(job, where, last=True)
+            case AttemptFailed() if lane.server.trust is None:
+                self._pardon(job)
             case AttemptFailed():
                 if ended.kind == "timeout":
                     lane.server.pace.overloaded(len(lane.jobs))
@@ -293,6 +295,8 @@ class Desk:
             await asyncio.sleep(lane.backoff.next())
         except AttemptEnded as ended:
             self._lose(lane, f"fails a prompt that worked: {ended.detail}")
+            for job in self._jobs:
+                job.attempts.clear()
             for job in accused:
                 self._pardon(job)
         else:
@@ -302,7 +306,7 @@ class Desk:
         self._pump()
 
     def _pardon(self, job: Job) -> None:
-        """Begin anew, alone; unless it may be what breaks the server each time."""
+        """Begin anew, alone: the server was broken; unless it may be what breaks it each time."""
         job.pardons += 1
         if job.pardons >= self._max_attempts:
             self._condemned.append(job)

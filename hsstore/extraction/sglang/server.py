@@ -94,7 +94,7 @@ class Server:
             raise SourceUnavailable(
                 f"the server {ended.detail}" if isinstance(ended, Lost) else ended.detail,
                 place=self.url,
-                remedy=f"start it ({SERVER_FLAGS}), and wait until it is ready",
+                remedy=f"{SERVER_FLAGS}, and wait until it is ready",
             ) from None
 
     async def verify(self) -> None:

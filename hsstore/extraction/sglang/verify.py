@@ -23,9 +23,7 @@ def refuse_unfit(facts: Facts, identity: StoreIdentity, transport: Transport, pl
     The error names what must be done about it, as far as that differs from the launch line.
     """
     problems = list(_model_problems(facts, identity))
-    remedy = (
-        f"give the server of {identity.model.id}, launched as `hsstore server-flags STORE` says"
-    )
+    remedy = f"give the URL of a server of {identity.model.id}: {SERVER_FLAGS}"
     if not problems:
         remedy = SERVER_FLAGS
         problems = list(_launch_problems(facts))
