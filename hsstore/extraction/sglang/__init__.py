@@ -1,1 +1,1 @@
-"""Hidden states from real SGLang servers, none of which is believed unproven."""
+"""Hidden states from SGLang servers: a client that believes no answer it cannot account for."""
