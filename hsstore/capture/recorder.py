@@ -306,14 +306,14 @@ def _plan(forwarded: list[releases.Forwarded]) -> tuple[list[Part], list[tuple[A
         start, row = row, row + each.extend
         if not (isinstance(each.request.rid, str) and RID.fullmatch(each.request.rid)):
             continue
-        first = getattr(each.request, NEXT, 0)
-        if first is None:
+        first, prompt = getattr(each.request, NEXT, 0), len(each.request.origin_input_ids)
+        if first is None or first >= prompt:
             continue
         if each.prefix > first:
             failed.append((each.request, _cached(first, each.prefix)))
             continue
         # Decoded positions, and rows that were captured before the request was retracted.
-        stop = min(each.prefix + each.extend, len(each.request.origin_input_ids))
+        stop = min(each.prefix + each.extend, prompt)
         if stop > first:
             skip = first - each.prefix
             parts.append(Part(each.request, first, start + skip, start + stop - each.prefix))
