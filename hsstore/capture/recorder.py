@@ -102,7 +102,14 @@ class Recorder:
             LOG.exception("hsstore lost the rows of a forward pass")
             _give_up(result, batch, f"{type(error).__name__}: {error}")
 
-    def result(self, _scheduler: object, _batch: object, result: Any, *_args: Any, **_kwargs: Any) -> None:  # noqa: ANN401, E501
+    def result(
+        self,
+        _scheduler: object,
+        _batch: object,
+        result: Any,  # noqa: ANN401
+        *_args: Any,  # noqa: ANN401
+        **_kwargs: Any,  # noqa: ANN401
+    ) -> None:
         """Before Scheduler.process_batch_result, which sends the replies: write the rows."""
         if self._spool is None:
             return
@@ -195,8 +202,8 @@ class Recorder:
         except WrongStates as error:
             if not self._hello.checked:
                 self._refuse(str(error))
-            failed = _all_failed(parts, failed, f"wrong-states: {error}")
-            _leave(result, Pending((), None, failed))
+            reason = f"wrong-states: {error}"
+            _leave(result, Pending((), None, _all_failed(parts, failed, reason)))
             return
         if not self._hello.checked:
             self._say(replace(self._hello, checked=True))
@@ -266,8 +273,8 @@ class Recorder:
     # -- hello ------------------------------------------------------------------------------
 
     def _say(self, hello: Hello) -> None:
-        self._hello = hello
         self._file.publish(hello)
+        self._hello = hello
 
     def _refuse(self, reason: str) -> None:
         LOG.warning("hsstore captures nothing: %s", reason)

@@ -95,12 +95,12 @@ class Probe:
 
     def files(self) -> list[str]:
         """The names in the spool other than hello files."""
-        return sorted(
-            path.name for path in self.spool.iterdir() if not HELLO.fullmatch(path.name)
-        )
+        return sorted(path.name for path in self.spool.iterdir() if not HELLO.fullmatch(path.name))
 
 
-def sharing_prompts(count: int, seed: int, shortest: int = 5, longest: int = 900) -> list[list[int]]:
+def sharing_prompts(
+    count: int, seed: int, shortest: int = 5, longest: int = 900
+) -> list[list[int]]:
     """Prompts of bytes, ``shortest`` to ``longest`` tokens, every third of which begins alike."""
     draw = random.Random(seed)  # noqa: S311 - prompts, no secrets
     common = [draw.randrange(256) for _ in range(longest)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from hsstore.capture.spool_format import rid
 from hsstore.demo.model import build_model
 from hsstore.testing.sglang_server import SGLangServer, install_plugin
@@ -47,7 +48,7 @@ def reference(model: Path) -> Reference:
     return Reference(model, LAYERS)
 
 
-def serving(  # noqa: PLR0913 - what a launch line says
+def serving(
     release: str, model: Path, plugin: Path, folder: Path, *flags: str, **env: str
 ) -> Iterator[Probe]:
     spool = folder / "spool"
@@ -77,9 +78,7 @@ def probe(
 
 def assert_equal(probe: Probe, reference: Reference, prompts: list[list[int]]) -> None:
     rows = probe.all_rows(prompts)
-    errors = [
-        worst_error(got, reference.rows(ids)) for got, ids in zip(rows, prompts, strict=True)
-    ]
+    errors = [worst_error(got, reference.rows(ids)) for got, ids in zip(rows, prompts, strict=True)]
     assert max(errors) <= GATE
     assert probe.files() == []
 
@@ -145,7 +144,7 @@ def test_a_full_spool_is_an_error_and_passes(probe: Probe, reference: Reference)
         probe.generate(ids, request, extra_key=request)
     sizes = [(probe.spool / request).stat().st_size for request in requests]
     assert sum(sizes) <= BOUND
-    with pytest.raises(CaptureError, match="^spool-full: "):
+    with pytest.raises(CaptureError, match=r"^spool-full: "):
         probe.take(requests[-1], len(ids))
     for request in requests[: BOUND // each]:
         probe.take(request, len(ids))

@@ -1,13 +1,18 @@
 from pathlib import Path
 
 import pytest
+
 from hsstore.capture.settings import Refused, Settings, read_settings
 
-ENVIRON = {"HSSTORE_SPOOL": "/dev/shm/spool", "HSSTORE_LAYERS": "3, 31,59,final", "HSSTORE_BOOT": "b"}
+ENVIRON = {
+    "HSSTORE_SPOOL": "/mnt/spool",
+    "HSSTORE_LAYERS": "3, 31,59,final",
+    "HSSTORE_BOOT": "b",
+}
 
 
 def test_layers_keep_their_order() -> None:
-    expected = Settings(Path("/dev/shm/spool"), (3, 31, 59, "final"), None, "b")
+    expected = Settings(Path("/mnt/spool"), (3, 31, 59, "final"), None, "b")
     assert read_settings(ENVIRON) == expected
     assert read_settings({**ENVIRON, "HSSTORE_SPOOL_BYTES": "12345678901234"}).spool_bytes == (
         12345678901234

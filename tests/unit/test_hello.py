@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from hsstore.capture.hello import Hello, HelloFile, remove_dead_hellos
 from hsstore.capture.recorder import first_hello
 

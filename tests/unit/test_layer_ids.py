@@ -1,4 +1,5 @@
 import pytest
+
 from hsstore.capture.layer_ids import (
     DFLASH,
     EAGLE3,

@@ -1,6 +1,7 @@
 """The recorder with stand-ins for SGLang's objects: what a real server does not do on demand."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from hsstore.capture import recorder as recorder_module
 from hsstore.capture.recorder import Recorder, first_hello
 from hsstore.capture.settings import Settings
@@ -80,7 +82,12 @@ class Server:
         values = torch.arange(tokens, dtype=torch.float32)[:, None].repeat(1, HIDDEN)
         return [values + 1000 * (at + 1) for at in range(layers)], values + 9000
 
-    def forward(self, parts: list[tuple[Any, int, int]], aux: Any = None, final: Any = None) -> None:  # noqa: ANN401, E501
+    def forward(
+        self,
+        parts: list[tuple[Any, int, int]],
+        aux: Any = None,  # noqa: ANN401
+        final: Any = None,  # noqa: ANN401
+    ) -> None:
         tokens = sum(extend for _, _, extend in parts)
         states = self.states(tokens)
         aux, final = (states[0] if aux is None else aux), (states[1] if final is None else final)
@@ -183,8 +190,6 @@ def test_wrong_states_at_the_first_forward_refuse_the_server(
     wrong: Any,  # noqa: ANN401
     why: str,
 ) -> None:
-    import re
-
     server.forward([(request("warm-up"), 0, 6)], *wrong(*server.states(6)))
     assert re.search(why, server.hello()["refused"])
     assert server.hello()["checked"] is False

@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+
 from hsstore.capture.spool_format import (
     ERROR,
     HEADER,
@@ -55,8 +56,9 @@ def test_a_segment_of_another_request_is_refused() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "../../x", "hsstore-", "hsstore-0123456789abcdef-0000000", "hsstore-0123456789ABCDEF-00000007",
-        f"{REQUEST}\n", f"{REQUEST}/x", f" {REQUEST}", f"{REQUEST}0", "hello.json", "",
+        "../../x", "hsstore-", "hsstore-0123456789abcdef-0000000", f"{REQUEST}0",
+        "hsstore-0123456789ABCDEF-00000007",
+        f"{REQUEST}\n", f"{REQUEST}/x", f" {REQUEST}", "hello.json", "",
     ],
 )  # fmt: skip
 def test_other_names_are_no_request_ids(name: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
+
 from hsstore.capture import spool as spool_module
 from hsstore.capture.spool import Spool, SpoolFull, default_bound
 from hsstore.capture.spool_format import ERROR, HEADER, STATES, Segment, rid
@@ -111,8 +112,8 @@ def test_it_waits_only_once_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         naps.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr(spool_module.time, "sleep", sleep)
-    monkeypatch.setattr(spool_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     writer = spool(tmp_path, HEADER.size + len(PAYLOAD), wait=1)
     append(writer, 1)
     with pytest.raises(SpoolFull):
@@ -130,7 +131,7 @@ def test_it_waits_only_once_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_segment_larger_than_the_spool_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpoolFull, match="a segment of .* bytes, and the spool may hold 100"):
+    with pytest.raises(SpoolFull, match=r"a segment of .* bytes, and the spool may hold 100"):
         append(spool(tmp_path, 100), 1)
 
 
@@ -156,7 +157,7 @@ def test_a_full_disk_leaves_an_error_marker_not_a_torn_segment(
     writer = spool(tmp_path)
     append(writer, 1)
     with monkeypatch.context() as disk:
-        disk.setattr(spool_module.os, "writev", failing_writev(after, errno.ENOSPC))
+        disk.setattr(os, "writev", failing_writev(after, errno.ENOSPC))
         with pytest.raises(SpoolFull, match="filesystem is full"):
             append(writer, 1, first=ROWS)
     writer.fail(rid(RUN, 1), "spool-full: no\nroom")
@@ -169,7 +170,7 @@ def test_a_marker_that_does_not_fit_leaves_an_empty_file(
     writer = spool(tmp_path)
     append(writer, 1)
     with monkeypatch.context() as disk:
-        disk.setattr(spool_module.os, "writev", failing_writev(9, errno.ENOSPC))
+        disk.setattr(os, "writev", failing_writev(9, errno.ENOSPC))
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             writer.fail(rid(RUN, 1), "spool-full")
     assert (tmp_path / rid(RUN, 1)).read_bytes() == b""
@@ -177,7 +178,7 @@ def test_a_marker_that_does_not_fit_leaves_an_empty_file(
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        spool_module.os,
+        os,
         "writev",
         lambda descriptor, parts: os.write(descriptor, b"".join(parts)[:7]),
     )
