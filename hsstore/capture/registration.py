@@ -37,7 +37,8 @@ def register_hooks() -> None:
             if launching:
                 _say_refused(boot, release, str(error))
             return
-        _hook(Recorder(settings, first_hello(boot, release, hsstore.__version__)))
+        if not launching:  # it runs no scheduler, and hooking would import one
+            _hook(Recorder(settings, first_hello(boot, release, hsstore.__version__)))
     except Exception:
         # Whatever it is, the server goes on without capture and the client misses the hello.
         LOG.exception("hsstore captures nothing")
