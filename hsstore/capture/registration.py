@@ -5,9 +5,10 @@ import multiprocessing
 import os
 import re
 import secrets
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
-import hsstore
 from hsstore.capture.hello import HelloFile
 from hsstore.capture.recorder import Recorder, first_hello, publish_refusal
 from hsstore.capture.releases import RELEASES
@@ -35,7 +36,8 @@ def register_hooks() -> None:
             if launching:
                 _say_refused(boot, release, str(error))
             return
-        _hook(Recorder(settings, first_hello(boot, release, hsstore.__version__)))
+        if not launching:  # it runs no scheduler, and hooking would import one
+            _hook(Recorder(settings, first_hello(boot, release, version("hsstore"))))
     except Exception:
         # Whatever it is, the server goes on without capture and the client misses the hello.
         LOG.exception("hsstore captures nothing")
@@ -64,14 +66,16 @@ def _say_refused(boot: str, release: str, reason: str) -> None:
         folder = spool_folder(os.environ)
     except Refused:
         return
-    hello = first_hello(boot, release, hsstore.__version__)
+    hello = first_hello(boot, release, version("hsstore"))
     publish_refusal(HelloFile(folder), hello.refusing(reason))
 
 
 def _hook(recorder: Recorder) -> None:
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415
+    # SGLang is there only inside a server.
+    registry: Any = import_module("sglang.srt.plugins.hook_registry")
+    register, kinds = registry.HookRegistry.register, registry.HookType
 
-    HookRegistry.register(LOAD, recorder.load, HookType.AFTER)
-    HookRegistry.register(LOGITS, recorder.logits, HookType.AROUND)
-    HookRegistry.register(FORWARD, recorder.forward, HookType.AFTER)
-    HookRegistry.register(RESULT, recorder.result, HookType.BEFORE)
+    register(LOAD, recorder.load, kinds.AFTER)
+    register(LOGITS, recorder.logits, kinds.AROUND)
+    register(FORWARD, recorder.forward, kinds.AFTER)
+    register(RESULT, recorder.result, kinds.BEFORE)

@@ -80,12 +80,10 @@ def calibrate(
     server: Server,
     reference: str | None = None,
     notes: list[str] | None = None,
-    **facts: str | tuple[str, ...] | tuple[int, ...],
+    facts: Facts = Facts(),
 ) -> None:
     told: list[str] = [] if notes is None else notes
-    make_calibrator(server.store, reference, told.append, spool=True)(
-        server.ask, dataclasses.replace(Facts(), **facts)
-    )
+    make_calibrator(server.store, reference, told.append, spool=True)(server.ask, facts)
 
 
 def with_weights(
@@ -135,7 +133,7 @@ def test_the_right_server_passes_by_reference(store: Store, demo_model: Path) ->
 
 
 def test_the_model_of_a_local_server_is_the_reference(store: Store, demo_model: Path) -> None:
-    calibrate(Server(demo_model, store), model_path=str(demo_model))
+    calibrate(Server(demo_model, store), facts=Facts(model_path=str(demo_model)))
     assert [found.method for found in calibrations(store)] == ["reference"]
 
 
@@ -157,7 +155,7 @@ def test_weights_of_the_norm_alone_prove_the_norm(
     store: Store, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hsstore.extraction.sglang.reference.AT_HAND_BYTES", 0)
-    calibrate(Server(demo_model, store), model_path=str(demo_model))
+    calibrate(Server(demo_model, store), facts=Facts(model_path=str(demo_model)))
     (found,) = calibrations(store)
     assert found.method == "structure"
     assert "final norm" not in found.doubt
@@ -270,7 +268,7 @@ def test_a_wrong_answer_is_named_by_structure(
     monkeypatch.setattr("hsstore.extraction.sglang.reference.AT_HAND_BYTES", 0)
     server = Server(demo_model, store, layers, change or (lambda states: states))
     with pytest.raises(IdentityMismatch, match=told):
-        calibrate(server, model_path=str(demo_model))
+        calibrate(server, facts=Facts(model_path=str(demo_model)))
 
 
 def test_layers_in_another_order_are_refused_or_doubted_by_structure(
@@ -290,7 +288,7 @@ def test_a_folder_with_other_weights_is_refused(
     store: Store, demo_model: Path, other_model: Path
 ) -> None:
     with pytest.raises(IdentityMismatch, match=r"model folder.*holds other weights"):
-        calibrate(Server(demo_model, store), model_path=str(other_model))
+        calibrate(Server(demo_model, store), facts=Facts(model_path=str(other_model)))
 
 
 def test_another_shape_is_refused(store: Store, demo_model: Path) -> None:
@@ -358,7 +356,7 @@ def test_a_reference_betters_what_was_told_by_structure(store: Store, demo_model
 def test_another_release_with_the_same_states_is_added(store: Store, demo_model: Path) -> None:
     server = Server(demo_model, store)
     calibrate(server)
-    calibrate(server, release="0.5.24")
+    calibrate(server, facts=Facts(release="0.5.24"))
     assert [found.engine.release for found in calibrations(store)] == ["0.5.23", "0.5.24"]
 
 
@@ -388,14 +386,14 @@ def test_noise_of_another_engine_is_no_other_weights(store: Store, demo_model: P
     calibrate(Server(demo_model, store))
     server = Server(demo_model, store)
     server.source = TransformersSource(demo_model, store.identity, attention="eager")
-    calibrate(server, release="0.5.24")
+    calibrate(server, facts=Facts(release="0.5.24"))
     assert len(calibrations(store)) == 2
 
 
 def test_a_server_without_ids_for_the_layers_is_refused(store: Store, demo_model: Path) -> None:
     server = Server(demo_model, store)
     with pytest.raises(IdentityMismatch, match="ids of StrangeForCausalLM in SGLang are not known"):
-        calibrate(server, architectures=("StrangeForCausalLM",))
+        calibrate(server, facts=Facts(architectures=("StrangeForCausalLM",)))
     json_server = make_calibrator(store, None, print, spool=False)
     with pytest.raises(IdentityMismatch, match="no ids of the layers 1,2,3,final"):
         json_server(server.ask, Facts(aux_layer_ids=(0,)))
@@ -414,13 +412,14 @@ def test_of_two_that_calibrate_at_once_the_second_compares(
 
     def overtaken(own: Store, found: Calibration) -> None:
         monkeypatch.setattr(where, publish_calibration)
-        calibrate(first, **rival)
+        calibrate(first, facts=rival[0])
         publish_calibration(own, found)
 
     where = "hsstore.extraction.sglang.calibration.publish_calibration"
     first = Server(demo_model, store)
-    for release, count in (("0.5.23", 1), ("0.5.25", 2)):
-        rival = {"release": release}
+    rival: list[Facts] = []
+    for facts, count in ((Facts("0.5.23"), 1), (Facts("0.5.25"), 2)):
+        rival[:] = [facts]
         shutil.rmtree(store.root / keys.CALIBRATION)
         monkeypatch.setattr(where, overtaken)
         calibrate(Server(demo_model, store))
