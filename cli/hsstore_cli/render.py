@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -85,6 +85,9 @@ class Bar:
         if self._bar is not None:
             self._bar.update(units)
 
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Todo."""
+
     def note(self, text: str) -> None:
         """Write a line above the bar."""
         from tqdm import tqdm  # noqa: PLC0415 - only a terminal needs it
@@ -124,6 +127,9 @@ class Lines:
         if now - self._said >= LINE_EVERY_SECONDS:
             self._said = now
             self.note(self._line(now - self._started))
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Todo."""
 
     def note(self, text: str) -> None:
         """Write a line."""

@@ -92,7 +92,7 @@ class Extracted:
 class Failed:
     """A sample that the source could not compute, for good: a stable kind and the words.
 
-    ``attempts`` has a line for each attempt, in their order; empty means that this was the only one.
+    ``attempts`` has a line for each attempt, in their order; empty means that there was one.
     """
 
     sample: int
