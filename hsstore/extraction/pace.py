@@ -82,9 +82,11 @@ class Pace:
     def figures(self) -> dict[str, Any]:
         """Rates of the last minute, seconds waited since the start, and the time left in seconds.
 
-        A rate is None until there are two looks; the time left is None while nothing moves.
+        A rate is None where no time has passed; the time left is None while nothing moves.
         """
         now = self.watch.clock()
+        if not self._marks:
+            self._marks.append((self.watch.began, 0))
         self._marks.append((now, self.tokens))
         while len(self._marks) > 2 and now - self._marks[1][0] > RECENT_SECONDS:  # noqa: PLR2004
             self._marks.popleft()

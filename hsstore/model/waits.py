@@ -30,7 +30,7 @@ class Waits:
             self._began = now
         self.detail = waiting.detail
         kind = "outage" if waiting.outage else "waiting"
-        topic = kind, _SECONDS.sub("", waiting.detail)
+        topic = kind, _SECONDS.sub("", waiting.detail) if waiting.outage else ""
         if self._told and self._told[0] != kind:
             self._end(now)
         if topic != self._told and (waiting.outage or now - self._began >= QUIET_SECONDS):
