@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tqdm import tqdm
 
     from hsstore.model.progress import Progress
@@ -56,6 +58,11 @@ def short_size(count: float) -> str:
     return f"{count:.0f} B" if count < 1000 else _scaled(round(count), 1000, DECIMAL)  # noqa: PLR2004
 
 
+def _rate(rate: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004 - three digits
+
+
 class Looks:
     """Figures of an extraction as text; shares are of the time since the last look."""
 
@@ -66,7 +73,7 @@ class Looks:
         """Speed, time left, what is waited for, failures and free space; most wanted first."""
         rate, left = figures["tokens_per_second"], figures["seconds_left"]
         parts = [
-            "speed unknown yet" if rate is None else f"{rate:.3g} tok/s",
+            "speed unknown yet" if rate is None else f"{_rate(rate)} tok/s",
             "unknown time left" if left is None else f"{duration(left)} left",
             figures["waiting"],
             self._shares(figures),
@@ -85,7 +92,7 @@ class Looks:
         return f"source {source / passed:.0%} disk {disk / passed:.0%}".replace("%", " %")
 
 
-def progress() -> "Bar | Lines":
+def progress() -> "AbstractContextManager[Progress]":
     """A Progress on stderr, for a with block: a bar on a terminal, otherwise a line a minute."""
     return Bar() if sys.stderr.isatty() else Lines()
 

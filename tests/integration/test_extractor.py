@@ -10,7 +10,7 @@ import pytest
 from hsstore.errors import IdentityMismatch, InvalidDocument, SourceError, SourceUnavailable
 from hsstore.extraction.extractor import extract
 from hsstore.model import keys
-from hsstore.model.source import Extracted, Failed, Request
+from hsstore.model.source import Extracted, Failed, Request, Waiting
 from hsstore.storage.claim import acquire
 from hsstore.storage.journal import header_line
 from hsstore.storage.store import Store
@@ -24,7 +24,7 @@ from hsstore.testing.verdicts import (
 )
 
 LENGTHS = [3, 4, 5, 16, 2]
-Answers = Iterator[Extracted | Failed]
+Answers = Iterator[Extracted | Failed | Waiting]
 
 
 @pytest.fixture
