@@ -1,6 +1,7 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
-from hsstore.extraction.sglang.facts import Facts
-from hsstore.extraction.sglang.server import Ask
+from hsstore.extraction.sglang.server import Ask, Launched
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
@@ -293,10 +293,10 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_nothing_of_a_servers_secrets_is_kept() -> None:
-    seen: list[Facts] = []
+    seen: list[Launched] = []
     with (
         FakeSGLang(FINAL) as server,
-        opened(server, calibrate=lambda _ask, facts: seen.append(facts)) as source,
+        opened(server, calibrate=lambda _ask, launched: seen.append(launched)) as source,
     ):
         assert "secret-of-the-server" not in repr(seen) + repr(source.origin())
     assert len(seen) == 1
@@ -428,7 +428,9 @@ def test_a_server_that_returns_is_verified_and_calibrated_again() -> None:
     calibrated: list[str] = []
     with (
         FakeSGLang(FINAL) as server,
-        opened(server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)) as source,
+        opened(
+            server, calibrate=lambda _ask, launched: calibrated.append(launched.facts.boot)
+        ) as source,
     ):
         found = answers(source, requests(), lambda n: server.restart() if n == 3 else None)
     assert_right(found, requests())
@@ -451,7 +453,7 @@ def test_a_server_that_was_replaced_is_refused_without_one_wrong_sample(
     asked = requests([9] * 60)
     prompt = np.arange(1, 5, dtype=np.int32)
 
-    def calibrate(ask: Ask, _facts: Facts) -> None:
+    def calibrate(ask: Ask, _launched: Launched) -> None:
         if not np.array_equal(ask(prompt), seeded_states(FINAL, prompt)):
             raise IdentityMismatch("other weights answer here")
 
@@ -475,7 +477,7 @@ def test_a_spool_server_that_was_replaced_is_refused_without_one_wrong_sample(
     asked = requests([9] * 60)
     prompt = np.arange(1, 5, dtype=np.int32)
 
-    def calibrate(ask: Ask, _facts: Facts) -> None:
+    def calibrate(ask: Ask, _launched: Launched) -> None:
         if not np.array_equal(ask(prompt), seeded_states(SPOOLED, prompt)):
             raise IdentityMismatch("other weights answer here")
 
@@ -515,7 +517,7 @@ def test_an_outage_is_told_every_second() -> None:
 
 
 def test_calibration_has_the_last_word() -> None:
-    def calibrate(_ask: Ask, _facts: Facts) -> None:
+    def calibrate(_ask: Ask, _launched: Launched) -> None:
         raise IdentityMismatch("layer 3 is layer 2")
 
     with (
@@ -559,11 +561,14 @@ def test_what_servers_say_of_themselves_is_told_apart() -> None:
 
 
 def test_what_is_not_wanted_any_more_is_aborted(tmp_path: Path) -> None:
-    hang = lambda ids, _times: "hang" if len(ids) == 9 else None  # noqa: E731
+    def hang(ids: Sequence[int], _times: int) -> Fault | None:
+        return "hang" if len(ids) == 9 else None
+
     with FakeSGLang(SPOOLED, fault=hang, spool=tmp_path) as server:
         source = opened(server)
         given = source.states(requests([5, 9, 9]))
         assert isinstance(next(given), Extracted)
+        until(lambda: len(server.asked) == 4)
         given.close()
         hung = [body["rid"] for body in server.asked if len(body["input_ids"]) == 9]
         assert sorted(server.aborted) == sorted(hung)
@@ -572,6 +577,15 @@ def test_what_is_not_wanted_any_more_is_aborted(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("hsstore-*"))
         source.close()
     assert not [t for t in threading.enumerate() if t.name == "hsstore-sglang"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until the server has seen something, which it does in a moment."""
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen")
 
 
 def test_spool_files_stay_until_they_are_settled(tmp_path: Path) -> None:
