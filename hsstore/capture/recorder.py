@@ -102,7 +102,9 @@ class Recorder:
             LOG.exception("hsstore lost the rows of a forward pass")
             _give_up(result, batch, f"{type(error).__name__}: {error}")
 
-    def result(self, _scheduler: object, _batch: object, result: Any, *_args: Any, **_kwargs: Any) -> None:  # noqa: ANN401, E501
+    def result(
+        self, _scheduler: object, _batch: object, result: Any, *_args: Any, **_kwargs: Any
+    ) -> None:  # noqa: ANN401, E501
         """Before Scheduler.process_batch_result, which sends the replies: write the rows."""
         if self._spool is None:
             return

@@ -118,7 +118,5 @@ def _unpacked(aux: Any, count: int, final: Tensor) -> list[Tensor]:  # noqa: ANN
     return list(aux.unflatten(-1, (count, hidden)).unbind(-2))
 
 
-
-
 def _shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))

@@ -94,9 +94,7 @@ class Probe:
 
     def files(self) -> list[str]:
         """The names in the spool other than hello files."""
-        return sorted(
-            path.name for path in self.spool.iterdir() if not HELLO.fullmatch(path.name)
-        )
+        return sorted(path.name for path in self.spool.iterdir() if not HELLO.fullmatch(path.name))
 
 
 def read_segments(raw: bytes, request: str) -> list[tuple[Segment, bytes]]:
