@@ -26,7 +26,8 @@ class SeededSource:
     """Answers with ``seeded_states``; ``failing`` names the keys that cannot be had, and why.
 
     ``match`` overrides what the store demands of an origin. ``asked`` lists the samples that were
-    asked for, in order; ``tokens`` counts their tokens.
+    asked for, in order, and ``safe`` those that were said to be settled; ``tokens`` counts the
+    tokens asked for.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class SeededSource:
         self.identity = identity
         self.failing = failing or {}
         self.asked: list[int] = []
+        self.safe: list[int] = []
         self.tokens = 0
         self._match = match or {}
         self._engine = engine
@@ -59,6 +61,10 @@ class SeededSource:
             else:
                 states = seeded_states(self.identity, request.input_ids)
                 yield Extracted(request.sample, states)
+
+    def settled(self, samples: Iterable[int]) -> None:
+        """Remember which samples are safe, in the order told."""
+        self.safe.extend(samples)
 
     def close(self) -> None:
         """Nothing is held."""
