@@ -43,7 +43,7 @@ class SourceOptions:
         """click.UsageError where there is nothing to compute with."""
         if not self.given:
             raise click.UsageError(
-                f"Nothing to compute with: give --server URL or --source {ACCEPTED}."
+                f"Nothing to compute with: give --source {ACCEPTED}, or --server URL."
             )
 
     def refuse_contradiction(self) -> None:
