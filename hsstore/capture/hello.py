@@ -86,7 +86,8 @@ class HelloFile:
 
 def remove_dead_hellos(folder: Path) -> list[str]:
     """Remove hello files of this host whose process is gone, and return their names."""
-    return [name for name in os.listdir(folder) if HELLO.fullmatch(name) and _remove(folder, name)]
+    names = [path.name for path in folder.iterdir() if HELLO.fullmatch(path.name)]
+    return [name for name in names if _remove(folder, name)]
 
 
 def _remove(folder: Path, name: str) -> bool:

@@ -103,8 +103,13 @@ class Recorder:
             _give_up(result, batch, f"{type(error).__name__}: {error}")
 
     def result(
-        self, _scheduler: object, _batch: object, result: Any, *_args: Any, **_kwargs: Any
-    ) -> None:  # noqa: ANN401, E501
+        self,
+        _scheduler: object,
+        _batch: object,
+        result: Any,  # noqa: ANN401
+        *_args: Any,  # noqa: ANN401
+        **_kwargs: Any,  # noqa: ANN401
+    ) -> None:
         """Before Scheduler.process_batch_result, which sends the replies: write the rows."""
         if self._spool is None:
             return
@@ -197,8 +202,8 @@ class Recorder:
         except WrongStates as error:
             if not self._hello.checked:
                 self._refuse(str(error))
-            failed = _all_failed(parts, failed, f"wrong-states: {error}")
-            _leave(result, Pending((), None, failed))
+            reason = f"wrong-states: {error}"
+            _leave(result, Pending((), None, _all_failed(parts, failed, reason)))
             return
         if not self._hello.checked:
             self._say(replace(self._hello, checked=True))
@@ -268,8 +273,8 @@ class Recorder:
     # -- hello ------------------------------------------------------------------------------
 
     def _say(self, hello: Hello) -> None:
-        self._hello = hello
         self._file.publish(hello)
+        self._hello = hello
 
     def _refuse(self, reason: str) -> None:
         LOG.warning("hsstore captures nothing: %s", reason)
@@ -308,14 +313,14 @@ def _plan(forwarded: list[releases.Forwarded]) -> tuple[list[Part], list[tuple[A
         start, row = row, row + each.extend
         if not (isinstance(each.request.rid, str) and RID.fullmatch(each.request.rid)):
             continue
-        first = getattr(each.request, NEXT, 0)
-        if first is None:
+        first, prompt = getattr(each.request, NEXT, 0), len(each.request.origin_input_ids)
+        if first is None or first >= prompt:
             continue
         if each.prefix > first:
             failed.append((each.request, _cached(first, each.prefix)))
             continue
         # Decoded positions, and rows that were captured before the request was retracted.
-        stop = min(each.prefix + each.extend, len(each.request.origin_input_ids))
+        stop = min(each.prefix + each.extend, prompt)
         if stop > first:
             skip = first - each.prefix
             parts.append(Part(each.request, first, start + skip, start + stop - each.prefix))

@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import re
 import secrets
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import hsstore
 from hsstore.capture.hello import HelloFile
@@ -69,9 +71,11 @@ def _say_refused(boot: str, release: str, reason: str) -> None:
 
 
 def _hook(recorder: Recorder) -> None:
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415
+    # SGLang is there only inside a server.
+    registry: Any = import_module("sglang.srt.plugins.hook_registry")
+    register, kinds = registry.HookRegistry.register, registry.HookType
 
-    HookRegistry.register(LOAD, recorder.load, HookType.AFTER)
-    HookRegistry.register(LOGITS, recorder.logits, HookType.AROUND)
-    HookRegistry.register(FORWARD, recorder.forward, HookType.AFTER)
-    HookRegistry.register(RESULT, recorder.result, HookType.BEFORE)
+    register(LOAD, recorder.load, kinds.AFTER)
+    register(LOGITS, recorder.logits, kinds.AROUND)
+    register(FORWARD, recorder.forward, kinds.AFTER)
+    register(RESULT, recorder.result, kinds.BEFORE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 RELEASES = ("0.5.12", "0.5.17", "0.5.20", "0.5.22", "0.5.23")
@@ -60,9 +61,8 @@ def launch(release: str, runner: Any) -> Launch:  # noqa: ANN401 - SGLang's Mode
     if release == "0.5.12":
         tp_rank, dp_rank = runner.tp_rank, runner.dp_rank
     else:
-        from sglang.srt.runtime_context import get_parallel  # noqa: PLC0415 - not in 0.5.12
-
-        parallel = get_parallel()
+        context: Any = import_module("sglang.srt.runtime_context")  # 0.5.12 has none
+        parallel = context.get_parallel()
         tp_rank = parallel.attn_tp_rank
         dp_rank = runner.ps.dp_rank if hasattr(runner, "ps") else parallel.dp_rank
     return Launch(tp_rank == 0, dp_rank or 0, runner.server_args.dp_size)

@@ -41,7 +41,7 @@ class HostRows:
 
     def payload(self, start: int, stop: int) -> memoryview:
         """The bytes of rows ``start`` to ``stop`` - 1."""
-        return memoryview(self.rows[start:stop].view(torch.uint8).numpy()).cast("B")
+        return self.rows[start:stop].view(torch.uint8).numpy().data.cast("B")
 
 
 def ordered_states(
@@ -58,7 +58,7 @@ def ordered_states(
     states = _unpacked(aux, len(numbers), final)
     if len(states) != len(numbers):
         raise WrongStates(f"{len(states)} states of numbered layers, not {len(numbers)}")
-    by_layer = dict(zip(numbers, states, strict=True))
+    by_layer: dict[Layer, Tensor] = dict(zip(numbers, states, strict=True))
     for layer, state in by_layer.items():
         if state.shape != final.shape:
             raise WrongStates(f"layer {layer} is {_shape(state)}, the final state {_shape(final)}")
@@ -115,7 +115,7 @@ def _unpacked(aux: Any, count: int, final: Tensor) -> list[Tensor]:  # noqa: ANN
     hidden = final.shape[-1]
     if count == 0 or aux.shape[-1] != count * hidden:
         raise WrongStates(f"packed states of {_shape(aux)}, not {count} times {hidden} wide")
-    return list(aux.unflatten(-1, (count, hidden)).unbind(-2))
+    return list(aux.split(hidden, dim=-1))
 
 
 def _shape(tensor: Tensor) -> str:

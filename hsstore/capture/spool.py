@@ -93,7 +93,8 @@ class Spool:
         """
         os.utime(clock)
         now = clock.stat().st_mtime
-        return [name for name in os.listdir(self.folder) if self._expired(name, now - age_seconds)]
+        names = [path.name for path in self.folder.iterdir()]
+        return [name for name in names if self._expired(name, now - age_seconds)]
 
     def _expired(self, name: str, before: float) -> bool:
         if not RID.fullmatch(name):

@@ -132,7 +132,12 @@ def environment(release: str) -> Path:
 
 def install_plugin(release: str, folder: Path) -> Path:
     """Install this hsstore into ``folder`` as an operator would beside SGLang, and return it."""
-    pip = [environment(release) / "bin" / "pip", "install", "--quiet", "--no-deps"]
+    pip: list[str | Path] = [
+        environment(release) / "bin" / "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+    ]
     subprocess.run([*pip, "--target", folder, ROOT], check=True)  # noqa: S603 - spelled out
     return folder
 

@@ -1,6 +1,7 @@
 """Asking a server with the capture plugin, reading its spool, and comparing with transformers."""
 
 import json
+import random
 import secrets
 import urllib.error
 import urllib.request
@@ -95,6 +96,21 @@ class Probe:
     def files(self) -> list[str]:
         """The names in the spool other than hello files."""
         return sorted(path.name for path in self.spool.iterdir() if not HELLO.fullmatch(path.name))
+
+
+def sharing_prompts(
+    count: int, seed: int, shortest: int = 5, longest: int = 900
+) -> list[list[int]]:
+    """Prompts of bytes, ``shortest`` to ``longest`` tokens, every third of which begins alike."""
+    draw = random.Random(seed)  # noqa: S311 - prompts, no secrets
+    common = [draw.randrange(256) for _ in range(longest)]
+    prompts = []
+    for number in range(count):
+        length = draw.randint(shortest, longest)
+        shared = draw.randint(1, length) if number % 3 == 0 else 0
+        rest = [draw.randrange(256) for _ in range(length - shared)]
+        prompts.append(common[:shared] + rest)
+    return prompts
 
 
 def read_segments(raw: bytes, request: str) -> list[tuple[Segment, bytes]]:

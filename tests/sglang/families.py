@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+
 from hsstore.testing.sglang_server import SGLangServer, install_plugin
 from hsstore.testing.spool_probe import GATE, Probe, Reference, worst_error
 
@@ -69,7 +70,8 @@ def build(model_type: str, folder: Path) -> None:
     """Write a tiny random model of a family, its norms away from 1."""
     config = transformers.AutoConfig.for_model(model_type, **FAMILIES[model_type])
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     for name, parameter in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -89,7 +91,10 @@ def outcome(release: str, model_type: str, folder: Path, plugin: Path) -> str:
         rows = [probe.rows(prompt) for prompt in prompts]
         architecture = probe.hellos()[0]["architecture"]
     worst = [
-        max(worst_error(got[:, i : i + 1], ref[:, i : i + 1]) for got, ref in pairs(rows, prompts, reference))
+        max(
+            worst_error(got[:, i : i + 1], ref[:, i : i + 1])
+            for got, ref in pairs(rows, prompts, reference)
+        )
         for i in range(len(LAYERS))
     ]
     verdict = "equal" if max(worst) <= GATE else "DIFFERENT"
@@ -111,7 +116,9 @@ def main(release: str, *wanted: str) -> None:
             try:
                 line = outcome(release, model_type, Path(folder) / model_type, plugin)
             except Exception as error:  # noqa: BLE001 - one family's failure is its line
-                line = f"not seen: {type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+                line = (
+                    f"not seen: {type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+                )
             print(f"{release} {model_type}: {line}", flush=True)  # noqa: T201 - its purpose
 
 
