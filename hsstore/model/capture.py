@@ -133,7 +133,8 @@ def parse_layers(
     ``convention`` names another tool's counting to convert from: ``specforge`` (also ModelOpt's)
     counts block outputs, so its k is our k + 1; ``vllm`` (also speculators') counts as we do;
     ``sglang`` counts block outputs in the model types that ``capture.layer_ids`` lists, and is
-    refused where that differs between its releases or is not known. Raises MalformedInput for anything unknown, out of range or repeated.
+    refused where that differs between its releases or is not known. Raises MalformedInput for
+    anything unknown, out of range or repeated.
     """
     shift = _shift(convention, model_type)
     layers = [_layer(word.strip(), num_layers, shift) for word in typed.split(",")]

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.capture import spool_format
-from hsstore.model.capture import Capture, Layer
+from hsstore.model.capture import Capture
 from hsstore.testing.sglang_server import ROOT, SGLangServer, environment
 
 RUN = "0123456789abcdef"
@@ -35,10 +35,9 @@ class Served:
     """What a calibration is told of a server."""
 
     release: str
-    transport: str
-    engine_layers: Sequence[Layer]
-    model_path: str | None = None
-    engine: str = "sglang"
+    model_path: str = "/nowhere/model"
+    aux_layer_ids: tuple[int, ...] | None = None
+    architectures: tuple[str, ...] = ("LlamaForCausalLM",)
 
 
 class PastedServer(SGLangServer):
@@ -52,9 +51,10 @@ class PastedServer(SGLangServer):
     def start(self) -> None:
         """Run the line with this machine's options behind it, and wait until it is healthy."""
         words = shlex.join([*HERE, "--port", str(self.port)])
+        programs = environment(self.release).absolute() / "bin"
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HSSTORE_"))},
-            "PATH": f"{environment(self.release).absolute() / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(self.plugin) if self.plugin else "",

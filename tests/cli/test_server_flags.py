@@ -50,9 +50,9 @@ def test_a_spool_needs_its_environment_and_no_prefill_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], release: str, graph: str
 ) -> None:
     store = store_of(tmp_path, (1, 5, "final"))
-    options = ["--spool", "/dev/shm/my spool", "--model-path", "/models/x y", "--release", release]
+    options = ["--spool", "/mnt/my spool", "--model-path", "/models/x y", "--release", release]
     assert printed(capsys, store, *options) == [
-        "HSSTORE_SPOOL=/dev/shm/my spool",
+        "HSSTORE_SPOOL=/mnt/my spool",
         "HSSTORE_LAYERS=1,5,final",
         *("python", "-m", "sglang.launch_server", "--model-path", "/models/x y"),
         *("--dtype", "bfloat16", "--device", "cuda", graph),

@@ -59,9 +59,9 @@ def case(
     folder = tmp_path_factory.mktemp("case")
     store = new_store(folder / "store", demo_model, layers, dtype)
     line = launch(store.identity, RELEASE, model_path=str(demo_model), device="cpu").shell()
-    ids = tuple(k - 1 if isinstance(k, int) else k for k in layers)
+    ids = tuple(sorted(k - 1 for k in layers if isinstance(k, int)))
     with PastedServer(line, RELEASE, demo_model, folder / "log") as server:
-        served = Served(RELEASE, "json", ids, str(demo_model))
+        served = Served(RELEASE, str(demo_model), ids or None)
         yield Case(store, served, ask_by_json(server.url, store.identity.capture), demo_model)
 
 
@@ -71,28 +71,29 @@ def calibrate(
     """Calibrate for a store of its own; the document that this added."""
     capture = case.store.identity.capture
     store = new_store(root, case.model, capture.layers, capture.dtype)
-    make_calibrator(store, None, print)(ask or case.ask, served or case.served)
+    make_calibrator(store, None, print, spool=False)(ask or case.ask, served or case.served)
     (found,) = calibrations(store)
     return found
 
 
 def test_it_passes_by_reference(case: Case, tmp_path: Path) -> None:
     found = calibrate(case, tmp_path / "store")
-    print(case.store.identity.capture, [(a.relative_error, a.cosine) for a in found.agreement])
     limit = LIMITS[case.store.identity.capture.dtype]
     assert found.method == "reference"
     assert max(layer.relative_error for layer in found.agreement) < limit
 
 
 def test_it_passes_by_structure(case: Case, tmp_path: Path) -> None:
-    found = calibrate(case, tmp_path / "store", Served(RELEASE, "json", case.served.engine_layers))
+    found = calibrate(
+        case, tmp_path / "store", Served(RELEASE, aux_layer_ids=case.served.aux_layer_ids)
+    )
     assert found.method == "structure"
     assert "no reference was at hand" in found.doubt
 
 
 def test_a_resume_is_within_noise(case: Case) -> None:
     for _ in range(2):
-        make_calibrator(case.store, None, print)(case.ask, case.served)
+        make_calibrator(case.store, None, print, spool=False)(case.ask, case.served)
     assert len(calibrations(case.store)) == 1
 
 

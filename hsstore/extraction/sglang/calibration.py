@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hsstore.capture.layer_ids import UnknownLayerIds, engine_ids
 from hsstore.errors import IdentityMismatch, SourceUnavailable
 from hsstore.extraction.sglang import reference as references
 from hsstore.extraction.sglang import structure
@@ -28,11 +29,12 @@ from hsstore.extraction.sglang.likeness import (
 )
 from hsstore.model import commands
 from hsstore.model.calibration import Agreement, Calibration, Engine, Method, norm_of
-from hsstore.model.capture import Layer
 from hsstore.model.document import timestamp
+from hsstore.model.identity import StoreIdentity
 from hsstore.storage.calibrations import calibrations, next_number, publish_calibration
 from hsstore.storage.store import Store
 
+ENGINE = "sglang"
 PROMPT_TOKENS = 48
 
 # Relative error of the middle row between two answers of one model. In 16 bits, kernels and batch
@@ -46,54 +48,69 @@ Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
 
 
 class ServerFacts(Protocol):
-    """What a calibration records of a server.
-
-    ``engine_layers`` are the ids that it was given, in the order of the store's layers;
-    ``model_path`` is where its model is, on its machine; None where it does not say.
-    """
-
-    @property
-    def engine(self) -> str:
-        """The engine's name."""
-        ...
+    """What a calibration needs to know of a server; the client's Facts has it."""
 
     @property
     def release(self) -> str:
-        """Its release."""
+        """SGLang's release."""
         ...
 
     @property
-    def transport(self) -> str:
-        """How states come: ``json`` or ``spool``."""
+    def model_path(self) -> str:
+        """Where its model is, on its machine."""
         ...
 
     @property
-    def engine_layers(self) -> Sequence[Layer]:
-        """Its own layer ids."""
+    def architectures(self) -> tuple[str, ...]:
+        """The classes that the model's config names."""
         ...
 
     @property
-    def model_path(self) -> str | None:
-        """Where its model is."""
+    def aux_layer_ids(self) -> tuple[int, ...] | None:
+        """The ids of the layers that it was launched to return by JSON."""
         ...
 
 
-Calibrator = Callable[[Ask, ServerFacts], None]
-
-
-def make_calibrator(store: Store, reference: str | None, note: Callable[[str], None]) -> Calibrator:
+def make_calibrator(
+    store: Store, reference: str | None, note: Callable[[str], None], *, spool: bool
+) -> Callable[[Ask, ServerFacts], None]:
     """What a source calls for every server before it believes it.
 
     ``reference`` is a model to compare with, in transformers; without one, the server's own model
-    folder is taken where it is here, the store's and small. ``note`` is told what was found. The
-    calibrator raises IdentityMismatch where the server is not what the store needs,
-    SourceUnavailable where the reference cannot be computed, StoreError for a damaged record.
+    folder is taken where it is here, the store's and small. ``note`` is told what was found;
+    ``spool`` tells that states come through the capture plugin. The calibrator raises
+    IdentityMismatch where the server is not what the store needs, SourceUnavailable or
+    MalformedInput where the reference cannot be had, InvalidDocument for a damaged record.
     """
 
     def calibrate(ask: Ask, facts: ServerFacts) -> None:
-        _Calibration(store, ask, facts, note).run(reference)
+        _Calibration(store, ask, facts, note, spool=spool).run(reference)
 
     return calibrate
+
+
+def engine_of(identity: StoreIdentity, facts: ServerFacts, *, spool: bool) -> Engine:
+    """What a calibration keeps of a server: with its ids of the store's layers, in their order.
+
+    The plugin is given layers by our names and asks for the ids that ``layer_ids`` knows.
+    IdentityMismatch where a server has no ids for the store's layers.
+    """
+    numbered = sorted(layer for layer in identity.capture.layers if isinstance(layer, int))
+    try:
+        if spool and numbered:
+            ids = engine_ids(facts.architectures[0], numbered, identity.model.num_layers)
+        else:
+            ids = tuple(sorted(facts.aux_layer_ids or ()))
+        own = dict(zip(numbered, ids, strict=True))
+    except (UnknownLayerIds, IndexError, ValueError) as error:
+        raise IdentityMismatch(
+            f"calibration: no ids of the layers {identity.capture.layers_text()}: {error}",
+            place=f"{ENGINE} {facts.release}",
+        ) from None
+    layers = tuple(
+        own[layer] if isinstance(layer, int) else layer for layer in identity.capture.layers
+    )
+    return Engine(ENGINE, facts.release, "spool" if spool else "json", layers)
 
 
 def prompt_of(store: Store) -> NDArray[np.int32]:
@@ -113,8 +130,15 @@ def prompt_of(store: Store) -> NDArray[np.int32]:
 class _Calibration:
     """One server's, against one store."""
 
-    def __init__(self, store: Store, ask: Ask, facts: ServerFacts,
-                 note: Callable[[str], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        store: Store,
+        ask: Ask,
+        facts: ServerFacts,
+        note: Callable[[str], None],
+        *,
+        spool: bool,
+    ) -> None:
         self.store = store
         self.identity = store.identity
         self.layers = store.identity.capture.layers
@@ -122,9 +146,7 @@ class _Calibration:
         self.ask = ask
         self.facts = facts
         self.note = note
-        self.engine = Engine(
-            facts.engine, facts.release, facts.transport, tuple(facts.engine_layers)
-        )
+        self.engine = engine_of(store.identity, facts, spool=spool)
         self.answers: dict[tuple[int, ...], Rows] = {}
 
     def run(self, reference: str | None) -> None:
@@ -231,7 +253,7 @@ class _Calibration:
             return None
         if None not in (digests := {found.weights_digest, own.weights_digest}) and len(digests) > 1:
             self._refuse(["its model folder, which is on this machine too, holds other weights"])
-        return Path(str(self.facts.model_path))
+        return Path(self.facts.model_path)
 
     def _refuse(self, reasons: Iterable[str]) -> None:
         found = list(reasons)
