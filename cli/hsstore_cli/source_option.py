@@ -120,7 +120,7 @@ def _open_servers(
         store.identity,
         spool=options.spool,
         options=ClientOptions(**given),
-        calibrate=make_calibrator(store, options.reference, note),
+        calibrate=make_calibrator(store, options.reference, note, spool=options.spool is not None),
     )
 
 

@@ -48,7 +48,7 @@ def test_a_url_opens_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     asked: list[object] = []
     monkeypatch.setattr(
         "hsstore.extraction.sglang.calibration.make_calibrator",
-        lambda *given: (asked.append(given), lambda _ask, _launched: None)[1],
+        lambda *given, spool: (asked.append((*given, spool)), lambda _ask, _facts: None)[1],
     )
     store = empty_store(tmp_path / "store", [5], layers=("final",))
     with FakeSGLang(store.identity) as server:
@@ -56,7 +56,7 @@ def test_a_url_opens_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         source = open_source(options, store, ignore)
         assert isinstance(source, SGLangSource)
         source.close()
-    assert asked == [(store, "MODEL", ignore)]
+    assert asked == [(store, "MODEL", ignore, False)]
 
 
 def test_all_options_arrive() -> None:

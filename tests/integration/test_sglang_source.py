@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
-from hsstore.extraction.sglang.server import Ask, Launched
+from hsstore.extraction.sglang.facts import Facts
+from hsstore.extraction.sglang.server import Ask
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
@@ -293,10 +294,10 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_nothing_of_a_servers_secrets_is_kept() -> None:
-    seen: list[Launched] = []
+    seen: list[Facts] = []
     with (
         FakeSGLang(FINAL) as server,
-        opened(server, calibrate=lambda _ask, launched: seen.append(launched)) as source,
+        opened(server, calibrate=lambda _ask, facts: seen.append(facts)) as source,
     ):
         assert "secret-of-the-server" not in repr(seen) + repr(source.origin())
     assert len(seen) == 1
@@ -429,7 +430,7 @@ def test_a_server_that_returns_is_verified_and_calibrated_again() -> None:
     with (
         FakeSGLang(FINAL) as server,
         opened(
-            server, calibrate=lambda _ask, launched: calibrated.append(launched.facts.boot)
+            server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)
         ) as source,
     ):
         found = answers(source, requests(), lambda n: server.restart() if n == 3 else None)
@@ -453,7 +454,7 @@ def test_a_server_that_was_replaced_is_refused_without_one_wrong_sample(
     asked = requests([9] * 60)
     prompt = np.arange(1, 5, dtype=np.int32)
 
-    def calibrate(ask: Ask, _launched: Launched) -> None:
+    def calibrate(ask: Ask, _facts: Facts) -> None:
         if not np.array_equal(ask(prompt), seeded_states(FINAL, prompt)):
             raise IdentityMismatch("other weights answer here")
 
@@ -477,7 +478,7 @@ def test_a_spool_server_that_was_replaced_is_refused_without_one_wrong_sample(
     asked = requests([9] * 60)
     prompt = np.arange(1, 5, dtype=np.int32)
 
-    def calibrate(ask: Ask, _launched: Launched) -> None:
+    def calibrate(ask: Ask, _facts: Facts) -> None:
         if not np.array_equal(ask(prompt), seeded_states(SPOOLED, prompt)):
             raise IdentityMismatch("other weights answer here")
 
@@ -517,7 +518,7 @@ def test_an_outage_is_told_every_second() -> None:
 
 
 def test_calibration_has_the_last_word() -> None:
-    def calibrate(_ask: Ask, _launched: Launched) -> None:
+    def calibrate(_ask: Ask, _facts: Facts) -> None:
         raise IdentityMismatch("layer 3 is layer 2")
 
     with (

@@ -18,9 +18,8 @@ from hsstore.extraction.sglang.reply import (
     refuse_non_finite,
 )
 from hsstore.extraction.sglang.spool import Hello, Spool, rows_like
-from hsstore.extraction.sglang.transport import Transport, in_stored_order, json_kind
+from hsstore.extraction.sglang.transport import Transport
 from hsstore.extraction.sglang.verify import SERVER_FLAGS
-from hsstore.model.capture import Layer
 from hsstore.model.identity import StoreIdentity
 
 # What a JSON reply takes in memory, its text and its numbers as Python objects, a value.
@@ -66,10 +65,6 @@ class Carrier(Protocol):
         """What an origin keeps of the transport."""
         ...
 
-    def engine_layers(self, boot: str | None) -> tuple[Layer, ...]:
-        """The store's layers in the server's own ids, in stored order."""
-        ...
-
     def most_tokens(self, boots: Iterable[str | None]) -> int:
         """How many tokens may be on their way, or kept, at once."""
         ...
@@ -90,8 +85,6 @@ class JsonCarrier:
 
     def __init__(self, identity: StoreIdentity) -> None:
         self._rows = Rows.of(identity)
-        kind = json_kind(identity.capture, identity.model.model_type)
-        self._engine_layers = in_stored_order(identity.capture.layers, kind.layer_ids or ())
 
     def request(self) -> Mapping[str, Any]:
         """The server is asked for them."""
@@ -111,10 +104,6 @@ class JsonCarrier:
     def recorded(self, boot: str | None) -> Mapping[str, str]:  # noqa: ARG002
         """The transport alone."""
         return {"transport": self.transport}
-
-    def engine_layers(self, boot: str | None) -> tuple[Layer, ...]:  # noqa: ARG002
-        """As the server was launched with them, or it would have been refused."""
-        return self._engine_layers
 
     def most_tokens(self, boots: Iterable[str | None]) -> int:  # noqa: ARG002
         """As many as fit into JSON_BYTES of memory once parsed."""
@@ -207,11 +196,6 @@ class SpoolCarrier:
         hellos = self._hellos.get(boot or "", [])
         plugin = {"plugin": hellos[0].plugin} if hellos else {}
         return {"transport": self.transport, **plugin}
-
-    def engine_layers(self, boot: str | None) -> tuple[Layer, ...]:
-        """As the hello has them."""
-        hellos = self._hellos.get(boot or "", [])
-        return in_stored_order(self._capture.layers, hellos[0].engine_layers if hellos else ())
 
     def most_tokens(self, boots: Iterable[str | None]) -> int:
         """As many as fit into the smallest spool: one rank may have to write them all."""

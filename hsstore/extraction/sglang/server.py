@@ -16,44 +16,14 @@ from hsstore.extraction.sglang.http import Connection
 from hsstore.extraction.sglang.outcome import AttemptEnded, Discarded, Lost
 from hsstore.extraction.sglang.pace import Pace, most_in_flight
 from hsstore.extraction.sglang.reply import Expected
-from hsstore.extraction.sglang.transport import Transport
 from hsstore.extraction.sglang.verify import SERVER_FLAGS, refuse_unfit, server_match
-from hsstore.model.capture import Layer
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A launch of a server as calibration sees it: its facts, and how its states come.
-
-    ``engine_layers`` are the store's layers in the server's own ids, in stored order.
-    """
-
-    facts: Facts
-    transport: Transport
-    engine_layers: tuple[Layer, ...]
-
-    @property
-    def engine(self) -> str:
-        """The engine's name."""
-        return ENGINE
-
-    @property
-    def release(self) -> str:
-        """The engine's release."""
-        return self.facts.release
-
-    @property
-    def model_path(self) -> str | None:
-        """Where its model is, as the server sees it."""
-        return self.facts.model_path
-
 
 Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
 """The states [tokens, layers, hidden] of one prompt, int32 [tokens], as the store keeps them."""
 
-Calibrate = Callable[[Ask, Launched], None]
+Calibrate = Callable[[Ask, Facts], None]
 
 ENGINE = "sglang"
 PROMPT_TOKENS = 12
@@ -142,8 +112,7 @@ class Server:
         terms.carrier.refuse_unready(facts, self.url)
         boot = await self._control(facts)
         if terms.calibrate and not self._known(facts, boot):
-            launched = Launched(facts, terms.carrier.transport, terms.carrier.engine_layers(boot))
-            await asyncio.to_thread(terms.calibrate, self._asker(facts, boot), launched)
+            await asyncio.to_thread(terms.calibrate, self._asker(facts, boot), facts)
         mark = self.connection.opened
         if await self.connection.facts() != facts:
             raise Lost("changed while it was being verified", sent=False)

@@ -37,7 +37,6 @@ class Hello:
     plugin: str
     model_path: str | None
     layers: tuple[int | str, ...]
-    engine_layers: tuple[int, ...]
     dtype: str
     hidden_size: int
     norm: str
@@ -125,7 +124,6 @@ def _hello(found: dict[str, Any]) -> Hello:
         plugin=str(found["plugin"]),
         model_path=found["model_path"] and str(found["model_path"]),
         layers=tuple(found["layers"] or ()),
-        engine_layers=tuple(found["engine_layers"] or ()),
         dtype=str(found["dtype"]),
         hidden_size=int(found["hidden_size"] or 0),
         norm=str(found["norm"]),

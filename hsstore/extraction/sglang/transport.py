@@ -5,7 +5,7 @@ from typing import Literal
 
 from hsstore.capture.layer_ids import counts_block_outputs
 from hsstore.errors import MalformedInput
-from hsstore.model.capture import FINAL, FINAL_PRE, Capture, Layer
+from hsstore.model.capture import FINAL, FINAL_PRE, Capture
 
 Transport = Literal["json", "spool"]
 
@@ -55,10 +55,3 @@ def json_kind(capture: Capture, model_type: str) -> JsonKind:
             remedy="use --source transformers:PATH for this store",
         )
     return JsonKind(tuple(sorted(int(layer) - 1 for layer in capture.layers)))
-
-
-def in_stored_order(layers: tuple[Layer, ...], ids: tuple[int, ...]) -> tuple[Layer, ...]:
-    """A server's ids, given ascending, in the order of the layers that they stand for."""
-    numbered = sorted(layer for layer in layers if isinstance(layer, int))
-    by_layer = dict(zip(numbered, ids, strict=False))
-    return tuple(by_layer.get(x, x) if isinstance(x, int) else x for x in layers)
