@@ -15,8 +15,8 @@ from hsstore.errors import OUT_OF_SPACE, HsstoreError, OutOfSpace
 from hsstore.model import commands
 from hsstore_cli import exit_codes, render
 from hsstore_cli.json_log import JsonLog
-from hsstore_cli.options import Command, json_option, shards_option, source_option, store_argument
-from hsstore_cli.source_option import open_source, source_place
+from hsstore_cli.options import Command, json_option, shards_option, store_argument
+from hsstore_cli.source_option import SourceOptions, open_source, source_options
 
 if TYPE_CHECKING:
     from hsstore.extraction.account import Account, ExtractionSummary
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     examples=[
         "hsstore extract states --source transformers:models/SmolLM2-135M",
         "hsstore extract states --source transformers:model.gguf --shards 0-99",
+        "hsstore extract states --server http://127.0.0.1:30000 --spool /dev/shm/spool",
     ],
     exits={
         exit_codes.OK: "every shard asked for is committed, and none of their samples is absent",
@@ -40,13 +41,7 @@ if TYPE_CHECKING:
     },
 )
 @store_argument
-@source_option
-@click.option(
-    "--batch-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many tokens, padding included, the source computes at once.",
-)
+@source_options
 @shards_option
 @click.option(
     "--order",
@@ -72,8 +67,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     store: Path,
-    source: str | None,
-    batch_tokens: int | None,
+    options: SourceOptions,
     shards: range | None,
     order: str,
     max_duration: float | None,
@@ -94,10 +88,10 @@ def command(
     check_range(shards, opened)
     deadline = time.monotonic() + max_duration if max_duration else float("inf")
     run = _Run(opened, shards, order, deadline)
-    source_place(source)
+    options.require()
     try:
         with watching(log_json) as progress:
-            run.extract(lambda: open_source(source, opened.identity, batch_tokens), progress)
+            run.extract(lambda: open_source(options, opened, progress.note), progress)
     except (HsstoreError, OSError, KeyboardInterrupt) as error:
         # Told by whoever catches it; this says how far the run came.
         run.show(store, as_json=as_json, error=error)

@@ -15,6 +15,7 @@ from hsstore_cli import exit_codes
 COMMANDS = {
     "plan": "Say what a run needs, against what the target has.",
     "create": "Make an empty store for a tokenised dataset.",
+    "server-flags": "Print the launch line of the SGLang server that a store needs.",
     "extract": "Fill a store with hidden states.",
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",

@@ -34,13 +34,14 @@ def require_transformers() -> ModuleType:
         ) from None
 
 
-def load_decoder(path: Path, dtype: str, device: str) -> nn.Module:
+def load_decoder(path: Path, dtype: str, device: str, *, attention: str | None = None) -> nn.Module:
     """The decoder of the model at ``path``, without its language-model head, ready to compute.
 
     ``path`` is a folder with a config.json and its weights, a GGUF file, or a folder with one GGUF
     file (MalformedInput for anything else). Every weight must come from there: a weight that is
     missing raises SourceUnavailable, as transformers itself would fill it with random numbers.
-    GGUF weights are dequantised to ``dtype``.
+    GGUF weights are dequantised to ``dtype``. ``attention`` is transformers' name of another
+    implementation than the model's own choice.
     """
     transformers = require_transformers()
     place = str(path)
@@ -48,6 +49,7 @@ def load_decoder(path: Path, dtype: str, device: str) -> nn.Module:
     if "gguf_file" in options and hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     options |= {"dtype": getattr(torch, dtype), "local_files_only": True}
+    options |= {"attn_implementation": attention} if attention else {}
     # Nothing that comes with a model runs: no module of its folder, no object of a pickle.
     options |= {"trust_remote_code": False, "weights_only": True}
     safetensors = importlib.import_module("safetensors")

@@ -34,6 +34,7 @@ class TransformersSource:
 
     One sample is one forward pass, so its states depend on nothing else, unless ``batch_tokens``
     allows consecutive samples to share one of up to that many tokens, padding included.
+    ``attention`` asks for another implementation of transformers than the model's own choice.
     ``forwards`` and ``tokens_computed`` count the work done for requests.
     """
 
@@ -44,12 +45,13 @@ class TransformersSource:
         *,
         batch_tokens: int | None = None,
         device: str = "cpu",
+        attention: str | None = None,
     ) -> None:
         self._capture = identity.capture
         self._batch_tokens = batch_tokens
         self._device = device
         self._match = _matching(Path(path), identity)
-        decoder: Any = load_decoder(Path(path), identity.capture.dtype, device)
+        decoder: Any = load_decoder(Path(path), identity.capture.dtype, device, attention=attention)
         self._config = decoder.config
         self._vocabulary = int(decoder.get_input_embeddings().weight.shape[0])
         self._longest: int | None = getattr(self._config, "max_position_embeddings", None)

@@ -27,6 +27,7 @@ DERIVED: dict[str, Action] = {
     "metadata": "rewrite-metadata",
     "tokens": "rebuild-tokens",
     "array": "rewrite-array",
+    "calibration": "set-aside-calibration",
 }
 
 

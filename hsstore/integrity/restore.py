@@ -1,4 +1,7 @@
-"""Writing again what follows from the rest of the store: folders, metadata, tokens, arrays."""
+"""Writing again what follows from the rest of the store: folders, metadata, tokens, arrays.
+
+A damaged calibration follows from nothing, but is missed by nothing either: it goes aside.
+"""
 
 import contextlib
 import os
@@ -11,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from hsstore.errors import Stopped, StoreError
-from hsstore.integrity.checks import arrays, folders, metadata, tokens
+from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.subject import Subject
@@ -46,6 +49,7 @@ class Restorer:
         subject = Subject(self._store, "manifest")
         self._restore_folders(subject)
         self._restore_metadata(subject)
+        self._set_calibrations_aside(subject)
         for shard in shards:
             refuse_to_go_on(self._stop)
             self._restore_tokens(subject, shard)
@@ -69,6 +73,11 @@ class Restorer:
         for finding in metadata.check(subject):
             if finding.path:
                 self._put(finding.path, documents[finding.path])
+
+    def _set_calibrations_aside(self, subject: Subject) -> None:
+        for finding in calibrations.check(subject):
+            if finding.path:
+                self._quarantine.set_aside(finding.path)
 
     def _restore_tokens(self, subject: Subject, shard: int) -> None:
         for finding in tokens.check(subject, shard):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hsstore.capture.layer_ids import FAMILIES, counts_block_outputs
 from hsstore.errors import MalformedInput
 from hsstore.model.document import (
     Check,
@@ -131,8 +132,9 @@ def parse_layers(
 
     ``convention`` names another tool's counting to convert from: ``specforge`` (also ModelOpt's)
     counts block outputs, so its k is our k + 1; ``vllm`` (also speculators') counts as we do;
-    ``sglang`` counts block outputs for the model types where that was seen, and is refused for
-    the rest. Raises MalformedInput for anything unknown, out of range or repeated.
+    ``sglang`` counts block outputs in the model types that ``capture.layer_ids`` lists, and is
+    refused where that differs between its releases or is not known. Raises MalformedInput for
+    anything unknown, out of range or repeated.
     """
     shift = _shift(convention, model_type)
     layers = [_layer(word.strip(), num_layers, shift) for word in typed.split(",")]
@@ -177,5 +179,7 @@ def _shift(convention: str | None, model_type: str | None) -> int:
     raise MalformedInput(f"unknown layer convention {convention!r}; known: {CONVENTIONS}")
 
 
-# Seen on a real server: id k equals transformers' hidden_states[k + 1].
-SGLANG_BLOCK_OUTPUTS = frozenset({"llama"})
+# Whose id k in SGLang is our k + 1.
+SGLANG_BLOCK_OUTPUTS = frozenset(
+    family.model_type for family in FAMILIES.values() if counts_block_outputs(family.model_type)
+)

@@ -35,6 +35,8 @@ KINDS = {
     "index-damaged": "the shard index is not the one that the marker names",
     "chunk-damaged": "a chunk's bytes differ from the manifest",
     "chunk-unstable": "a chunk was read wrong once, and right from the disk: suspect the memory",
+    "calibration-invalid": "a calibration document is torn, edited, or of another store",
+    "calibration-unreadable": "a calibration document cannot be read",
     "plan-invalid": "a plan document is torn, edited, or of another store",
     "plan-unreadable": "a plan document cannot be read",
     "tokens-missing": "a token file is gone",

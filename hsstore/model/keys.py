@@ -7,7 +7,10 @@ IDENTITY = "hsstore.json"
 ZARR = "states.zarr"
 PLAN, MANIFEST, COMMIT, INTENT = "plan", "manifest", "commit", "intent"
 CLAIM, STAGE, QUARANTINE, WAIVER = "claim", "stage", "quarantine", "waiver"
-FOLDERS = (PLAN, ZARR, MANIFEST, COMMIT, INTENT, CLAIM, STAGE, QUARANTINE, WAIVER)
+CALIBRATION = "calibration"
+FOLDERS = (PLAN, ZARR, MANIFEST, COMMIT, INTENT, CLAIM, STAGE, QUARANTINE, WAIVER, CALIBRATION)
+# Stores of the first days have none of these; they are made with the first thing in them.
+LATER_FOLDERS = frozenset({CALIBRATION})
 
 HIDDEN_STATES, INPUT_IDS, LOSS_MASK = "hidden_states", "input_ids", "loss_mask"
 SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "sample_digest"
@@ -78,6 +81,11 @@ def fenced(shard: int, writer: str, mark: str) -> str:
     return f"{stage(shard, writer)}.{mark}"
 
 
+def calibration(number: int) -> str:
+    """A calibration document; numbers begin at 0."""
+    return f"{CALIBRATION}/{number:08d}.json"
+
+
 def quarantined_file(shard: int, inode: int) -> str:
     """Where a whole shard file that nothing vouches for is set aside."""
     return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
@@ -87,6 +95,11 @@ def read_plan(name: str) -> int | None:
     """The generation of a name in plan/, None for another name."""
     found = re.fullmatch(r"([0-9]{8})\.json", name)
     return int(found[1]) if found else None
+
+
+def read_calibration(name: str) -> int | None:
+    """The number of a name in calibration/, None for another name."""
+    return read_plan(name)
 
 
 def read_marker(name: str) -> tuple[ShardVersion, bool] | None:

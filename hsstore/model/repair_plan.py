@@ -8,6 +8,7 @@ Action = Literal[
     "rewrite-metadata",
     "rewrite-array",
     "rebuild-tokens",
+    "set-aside-calibration",
     "finish-replacement",
     "roll-forward",
     "set-aside",
@@ -17,7 +18,13 @@ Action = Literal[
 Provider = Literal["store", "replica", "source", "nobody"]
 
 DERIVED_ACTIONS: frozenset[Action] = frozenset(
-    {"make-folder", "rewrite-metadata", "rewrite-array", "rebuild-tokens"}
+    {
+        "make-folder",
+        "rewrite-metadata",
+        "rewrite-array",
+        "rebuild-tokens",
+        "set-aside-calibration",
+    }
 )
 
 WORDS: dict[Action, str] = {
@@ -25,6 +32,7 @@ WORDS: dict[Action, str] = {
     "rewrite-metadata": "write the Zarr metadata again",
     "rewrite-array": "write the array chunk again",
     "rebuild-tokens": "rebuild the token file",
+    "set-aside-calibration": "set aside the calibration; the next extraction makes another",
     "finish-replacement": "finish the replacement that was decided",
     "roll-forward": "write the commit marker again",
     "set-aside": "set aside what says nothing true",

@@ -5,15 +5,17 @@ from typing import Any
 
 from hsstore.errors import MalformedInput
 from hsstore.model import keys
+from hsstore.model.calibration import Calibration
 from hsstore.model.geometry import Extent
 from hsstore.model.manifest import AbsentSample, Chunk, Manifest, StoredSample
 from hsstore.model.marker import Marker
+from hsstore.storage.calibrations import calibrations
 from hsstore.storage.status import staged_samples
 from hsstore.storage.store import Store
 
 
 def describe_store(store: Store) -> dict[str, Any]:
-    """Identity, geometry and plan."""
+    """Identity, geometry, plan and calibrations."""
     geometry, plan = store.identity.geometry, store.plan
     members = ("generation", "samples", "shards", "tokens", "dataset", "previous")
     return {
@@ -25,6 +27,23 @@ def describe_store(store: Store) -> dict[str, Any]:
         },
         "plan": {name: getattr(plan, name) for name in members},
         "snapshot": store.snapshot_id(),
+        "calibrations": [_calibration(found) for found in calibrations(store)],
+    }
+
+
+def _calibration(found: Calibration) -> dict[str, Any]:
+    """What a calibration says, without its prompt and sketch."""
+    return {
+        "number": found.number,
+        "when": found.when,
+        "method": found.method,
+        "engine": f"{found.engine.name} {found.engine.release}",
+        "transport": found.engine.transport,
+        "engine_layers": list(found.engine.layers),
+        "norm": found.norm,
+        "relative_error": [layer.relative_error for layer in found.agreement],
+        "cosine": [layer.cosine for layer in found.agreement],
+        "doubt": found.doubt,
     }
 
 

@@ -70,7 +70,7 @@ def read_model(path: str | os.PathLike[str], revision: str | None = None) -> Mod
         quantisation=_quantisation(config),
         model_type=str(text.get("model_type") or config.get("model_type") or "unknown"),
         config_digest=config_digest(config),
-        weights_digest=weights_digest(_weights(folder)) if folder else None,
+        weights_digest=weights_digest(weight_files(folder)) if folder else None,
         tokenizer_digest=_tokenizer_digest(folder) if folder else None,
         **_dimensions(text, DIMENSIONS, place),
     )
@@ -126,6 +126,11 @@ def weights_digest(files: list[Path]) -> str | None:
     if not files:
         return None
     return xxhash.xxh3_128_hexdigest(b"".join(sorted(map(_fingerprint, files))))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files that transformers would load: safetensors before pickles."""
+    return next((found for found in (sorted(folder.glob(p)) for p in WEIGHTS) if found), [])
 
 
 def _gguf_identity(place: Path, revision: str | None) -> ModelIdentity:
@@ -212,11 +217,6 @@ def _quantisation(config: dict[str, Any]) -> str | None:
     if not isinstance(found, dict):
         return None
     return f"{found.get('quant_method', 'unknown')}:{_digest(found)[:8]}"
-
-
-def _weights(folder: Path) -> list[Path]:
-    """The weight files that transformers would load: safetensors before pickles."""
-    return next((found for found in (sorted(folder.glob(p)) for p in WEIGHTS) if found), [])
 
 
 def _tokenizer_digest(folder: Path) -> str | None:

@@ -15,6 +15,7 @@ from typing import Self
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 240.0
 STOP_SECONDS = 20.0
+HIGHEST_PORT = 65535 - 10000
 
 
 class SGLangServer:
@@ -131,14 +132,21 @@ def environment(release: str) -> Path:
 
 def install_plugin(release: str, folder: Path) -> Path:
     """Install this hsstore into ``folder`` as an operator would beside SGLang, and return it."""
-    pip = [environment(release) / "bin" / "pip", "install", "--quiet", "--no-deps"]
+    pip: list[str | Path] = [
+        environment(release) / "bin" / "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+    ]
     subprocess.run([*pip, "--target", folder, ROOT], check=True)  # noqa: S603 - spelled out
     return folder
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nobody listens on now; 0.5.12 opens another 10,000 above it."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port <= HIGHEST_PORT:
+            return port

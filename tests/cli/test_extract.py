@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hsstore.errors import SourceUnavailable
-from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request, Waiting
 from hsstore.storage.claim import claimed
 from hsstore.storage.store import Store
@@ -19,6 +18,7 @@ from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, key_of
 from hsstore_cli import extract
 from hsstore_cli.main import main
+from hsstore_cli.source_option import SourceOptions
 
 LENGTHS = [5, 3, 9, 16, 1, 2]
 
@@ -46,9 +46,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
 
                 return super().states(watched())
 
-        def opened(text: str | None, identity: StoreIdentity, batch: int | None) -> SeededSource:
-            assert (text, batch) == ("transformers:model", None)
-            return Watched(identity, failing)
+        def opened(options: SourceOptions, store: Store, _note: object) -> SeededSource:
+            assert options == SourceOptions("transformers:model")
+            return Watched(store.identity, failing)
 
         monkeypatch.setattr(extract, "open_source", opened)
 

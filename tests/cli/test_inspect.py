@@ -8,6 +8,8 @@ import pytest
 import xxhash
 
 from hsstore.integrity.repair import repair
+from hsstore.model.calibration import PROJECTIONS, Agreement, Calibration, Engine
+from hsstore.storage.calibrations import publish_calibration
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, key_of
@@ -36,6 +38,30 @@ def test_a_store_shows_its_identity_geometry_and_plan(
     assert shown["capture"] == {"dtype": "bfloat16", "layers": [1, "final"]}
     assert shown["geometry"]["row_bytes"] == 32
     assert shown["plan"]["samples"] == len(LENGTHS)
+
+
+def test_a_store_shows_its_calibrations(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(store, capsys)["calibrations"] == []
+    found = Calibration(
+        store=store.identity.uuid,
+        number=0,
+        when="2026-01-31T12:00:00Z",
+        method="reference",
+        engine=Engine("sglang", "0.5.23", "spool", (0, "final")),
+        layers=(1, "final"),
+        norm="post",
+        agreement=(Agreement(0.0, 1.0), Agreement(0.02, 0.999)),
+        doubt="",
+        input_ids=(1,),
+        sketch=((0.5,) * PROJECTIONS,) * 2,
+    )
+    publish_calibration(store, found)
+    (shown,) = inspect(store, capsys)["calibrations"]
+    assert shown["engine"] == "sglang 0.5.23"
+    assert (shown["engine_layers"], shown["norm"]) == ([0, "final"], "post")
+    assert (shown["relative_error"], shown["cosine"]) == ([0.0, 0.02], [1.0, 0.999])
+    assert main(["inspect", str(store.root)]) == 0
+    assert "  - number 0, when 2026-01-31T12:00:00Z, method reference" in capsys.readouterr().out
 
 
 def test_a_shard_shows_its_documents_and_samples(

@@ -1,5 +1,7 @@
 """What every source of hidden states keeps to; a new source joins by a line in SOURCES."""
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hsstore.demo.model import build_model
+from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.extraction.transformers_source import TransformersSource
 from hsstore.model.capture import Capture
 from hsstore.model.identity import StoreIdentity
@@ -24,6 +27,7 @@ from hsstore.model.source import (
 )
 from hsstore.storage.codec import stored_dtype
 from hsstore.storage.model_files import read_model
+from hsstore.testing.fake_sglang import FakeSGLang
 from hsstore.testing.sources import SeededSource
 
 BROKEN = 3
@@ -36,7 +40,25 @@ SOURCES: dict[str, Open] = {
     "transformers, batched": lambda path, identity: TransformersSource(
         path, identity, batch_tokens=32
     ),
+    "sglang": lambda _, identity: FakelyServed(identity),
 }
+
+
+class FakelyServed(SGLangSource):
+    """The client of SGLang, with a fake server and a spool of its own."""
+
+    def __init__(self, identity: StoreIdentity) -> None:
+        with contextlib.ExitStack() as stack:
+            spool = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            server = stack.enter_context(FakeSGLang(identity, spool=spool))
+            super().__init__(
+                [server.url], identity, spool=spool, options=ClientOptions(concurrency=2)
+            )
+            self.rest = stack.pop_all()
+
+    def close(self) -> None:
+        super().close()
+        self.rest.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 import pytest
 
+from hsstore.capture.layer_ids import FAMILIES, Family, engine_ids
 from hsstore.errors import InvalidDocument, MalformedInput
 from hsstore.model.capture import Capture, Layer, ModelIdentity, parse_layers
 from hsstore.model.document import validate
@@ -53,7 +54,25 @@ def test_the_last_block_of_another_count_has_no_number() -> None:
         parse_layers("31", 32, convention="specforge")
 
 
-@pytest.mark.parametrize("model_type", ["qwen3", None])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: str(family.model_type))
+def test_sglangs_count_of_every_family_is_converted_or_refused(family: Family) -> None:
+    typed = ("2,29", 32)
+    if family.uneven:
+        with pytest.raises(MalformedInput, match=f"model type '{family.model_type}' is not known"):
+            parse_layers(*typed, convention="sglang", model_type=family.model_type)
+    else:
+        layers = parse_layers(*typed, convention="sglang", model_type=family.model_type)
+        assert layers == (3, 30)
+        assert model_types(family.model_type) == {(2, 29)}
+
+
+def model_types(model_type: str) -> set[tuple[int, ...]]:
+    """The ids that SGLang's classes of a model type are given for our layers 3 and 30."""
+    classes = [name for name, family in FAMILIES.items() if family.model_type == model_type]
+    return {engine_ids(name, (3, 30), 32) for name in classes}
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "deepseek_v3", None])
 def test_an_unknown_count_is_refused(model_type: str | None) -> None:
     with pytest.raises(MalformedInput, match="not known here"):
         parse_layers("2", 32, convention="sglang", model_type=model_type)

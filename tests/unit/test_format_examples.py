@@ -11,6 +11,7 @@ import xxhash
 
 from hsstore.integrity import quarantine
 from hsstore.model import keys
+from hsstore.model.calibration import Calibration
 from hsstore.model.document import canonical, seal, unseal, validate
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.manifest import Manifest
@@ -30,6 +31,7 @@ REWRITTEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "store": lambda document: StoreIdentity.from_document(document).to_document(),
     "plan": lambda document: Plan.from_document(document).to_document(),
     "manifest": lambda document: Manifest.from_document(document).to_document(),
+    "calibration": lambda document: Calibration.from_document(document).to_document(),
     COMMIT_KIND: lambda document: Marker.from_document(document).to_document(),
     INTENT_KIND: lambda document: Marker.from_document(document).to_document(INTENT_KIND),
 }

@@ -16,6 +16,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     for folder in keys.FOLDERS:
         if not _is_folder(subject, folder):
             there = subject.filesystem.exists(subject.root / folder)
+            if not there and folder in keys.LATER_FOLDERS:
+                continue
             detail = "something else is in place of the folder" if there else "the folder is gone"
             yield subject.finding("folder-missing", detail, path=folder, mendable=not there)
         elif (trouble := _unlisted(subject, folder)) is not None:
@@ -25,6 +27,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     generations = {file.generation for file in plan.token_files}
     allowed = {keys.tokens(g, 0).split("/")[1] for g in generations}
     yield from _unknown(subject, keys.PLAN, lambda name: name in allowed or _plan(name))
+    yield from _unknown(subject, keys.CALIBRATION, lambda n: keys.read_calibration(n) is not None)
     for folder, known in _KNOWN.items():
         yield from _unknown(subject, folder, partial(known, shards=plan.shards))
 

@@ -1,0 +1,98 @@
+"""Which ids make SGLang capture the residual stream "after k blocks", for each model class.
+
+SGLang's model classes take ids through ``set_dflash_layers_to_capture`` or, where they have no
+such method, ``set_eagle3_layers_to_capture``. Both collect what enters block ``id + 1``, so the id
+of our layer k is k - 1, in every class listed here and in all five releases of
+``releases.RELEASES``; a class that is not listed is refused. The EAGLE3 method of some classes
+(``uneven``) counts otherwise in some releases and is never called on them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+DFLASH = "set_dflash_layers_to_capture"
+EAGLE3 = "set_eagle3_layers_to_capture"
+
+SEEN = "seen"
+READ = "read"
+
+
+class UnknownLayerIds(ValueError):
+    """A model class, or a layer of it, whose ids in SGLang are not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is known about one model class of SGLang.
+
+    ``model_type`` is transformers' name for it and ``setters`` the methods that may be called, the
+    first that a release has; ``evidence`` is SEEN where a real server's states were equal to
+    transformers', READ where only SGLang's source says so (calibration still has to prove it).
+    ``uneven`` tells that its EAGLE3 ids do not count like its DFLASH ids in every release.
+    """
+
+    model_type: str
+    setters: tuple[str, ...]
+    evidence: str
+    uneven: bool = False
+
+
+_BOTH = (DFLASH, EAGLE3)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "LlamaForCausalLM": Family("llama", _BOTH, SEEN),
+        "MistralForCausalLM": Family("mistral", _BOTH, READ),
+        "Phi3ForCausalLM": Family("phi3", _BOTH, READ),
+        "Qwen2ForCausalLM": Family("qwen2", (EAGLE3,), READ),
+        "Qwen3ForCausalLM": Family("qwen3", _BOTH, READ),
+        "Gemma3ForCausalLM": Family("gemma3_text", (EAGLE3,), READ),
+        "Qwen2MoeForCausalLM": Family("qwen2_moe", (EAGLE3,), READ),
+        "Qwen3MoeForCausalLM": Family("qwen3_moe", _BOTH, READ),
+        "Glm4MoeForCausalLM": Family("glm4_moe", (EAGLE3,), READ),
+        "MiniMaxM2ForCausalLM": Family("minimax_m2", (EAGLE3,), READ),
+        # From 0.5.17 on the EAGLE3 method of these counts as we do, but for a list that begins
+        # with 1 (GPT-OSS: but for one that ends with the number of blocks).
+        "DeepseekV2ForCausalLM": Family("deepseek_v2", (DFLASH,), READ, uneven=True),
+        "DeepseekV3ForCausalLM": Family("deepseek_v3", (DFLASH,), READ, uneven=True),
+        "Glm4MoeLiteForCausalLM": Family("glm4_moe_lite", (DFLASH,), READ, uneven=True),
+        "GptOssForCausalLM": Family("gpt_oss", (DFLASH,), READ, uneven=True),
+        # Hands the ids on to the DeepseekV3ForCausalLM inside it.
+        "KimiK25ForConditionalGeneration": Family("kimi_k25", (DFLASH,), READ, uneven=True),
+    }
+)
+
+
+def family(architecture: str) -> Family:
+    """What is known about a model class; UnknownLayerIds where it is not listed."""
+    found = FAMILIES.get(architecture)
+    if found is None:
+        raise UnknownLayerIds(
+            f"the layer ids of {architecture} in SGLang are not known to this version of hsstore"
+        )
+    return found
+
+
+def engine_ids(architecture: str, layers: Iterable[int], num_layers: int) -> tuple[int, ...]:
+    """The ids to give SGLang for layers in our naming, ascending: the order it captures in.
+
+    Raises UnknownLayerIds for a class that is not listed and for layers outside 1 to
+    ``num_layers`` - 1: SGLang cannot capture the embedding, and drops the last block's state
+    without a word.
+    """
+    family(architecture)
+    ascending = sorted(layers)
+    outside = [layer for layer in ascending if not 1 <= layer < num_layers]
+    if outside:
+        raise UnknownLayerIds(
+            f"SGLang cannot capture layer {outside[0]} of {num_layers} blocks, "
+            f"only 1 to {num_layers - 1} and 'final'"
+        )
+    return tuple(layer - 1 for layer in ascending)
+
+
+def counts_block_outputs(model_type: str) -> bool:
+    """Whether SGLang's id k of a model type is our layer k + 1, whichever method takes it."""
+    known = [each for each in FAMILIES.values() if each.model_type == model_type]
+    return bool(known) and not any(each.uneven for each in known)

@@ -1,0 +1,386 @@
+"""One queue of samples for several servers: who computes what next, and what becomes of trouble."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from hsstore.errors import HsstoreError, IdentityMismatch, SourceUnavailable
+from hsstore.extraction.sglang.carrier import Carrier, Reply
+from hsstore.extraction.sglang.outcome import (
+    AttemptEnded,
+    AttemptFailed,
+    Busy,
+    Discarded,
+    Lost,
+    Rejected,
+)
+from hsstore.extraction.sglang.pace import Backoff
+from hsstore.extraction.sglang.server import Server
+from hsstore.extraction.sglang.verify import SERVER_FLAGS
+from hsstore.model.source import Failed, Origin, Request, differences
+
+SHORTEST_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A reply for the consumer's thread to read, which then says how that ended.
+
+    ``verdict`` takes None once the states were read, else why they were not; from any thread.
+    """
+
+    job: "Job"
+    reply: Reply
+    origin: Origin
+    verdict: Callable[[AttemptEnded | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A sample that could not be had."""
+
+    job: "Job"
+    failed: Failed
+
+
+Answer = Ready | GivenUp
+Answers = SimpleQueue[Answer]
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A sample on its way. A suspect may be what killed a server, and is tried alone."""
+
+    request: Request
+    answers: Answers
+    attempts: list[str] = field(default_factory=list)
+    last: AttemptEnded | None = None
+    suspect: bool = False
+    pardons: int = 0
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """A server and what it is doing. ``alone`` while it computes a suspect."""
+
+    server: Server
+    backoff: Backoff
+    jobs: set[Job] = field(default_factory=set)
+    alone: bool = False
+    down_since: float | None = None
+    busy_since: float | None = None
+    pause: asyncio.TimerHandle | None = None
+    recovery: asyncio.Task[None] | None = None
+    judging: asyncio.Task[None] | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may be given a request now."""
+        return (
+            self.server.trust is not None
+            and self.pause is None
+            and not self.alone
+            and len(self.jobs) < self.server.pace.limit
+        )
+
+
+class Desk:
+    """Gives samples to servers, in one event loop.
+
+    A sample is given up after ``max_attempts`` attempts that failed, and only while a short prompt
+    still works. ``max_wait_seconds`` is how long all servers may be down. ``fatal`` is why nothing
+    will be answered any more.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[Server],
+        carrier: Carrier,
+        draw: Callable[[], float],
+        *,
+        max_attempts: int,
+        max_wait_seconds: float,
+    ) -> None:
+        self.lanes = [Lane(server, Backoff(draw)) for server in servers]
+        self.fatal: BaseException | None = None
+        self._carrier = carrier
+        self._draw = draw
+        self._max_attempts = max_attempts
+        self._max_wait_seconds = max_wait_seconds
+        trusted = [lane.server.trust for lane in self.lanes if lane.server.trust is not None]
+        self._match = trusted[0].origin.match
+        self._waiting: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
+        self._condemned: list[Job] = []
+        self._jobs: set[Job] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, job: Job) -> None:
+        """Take a sample on."""
+        self._jobs.add(job)
+        self._waiting.append(job)
+        self._pump()
+
+    async def abandon(self) -> None:
+        """Drop all samples, and have the servers compute them no further."""
+        self._waiting.clear()
+        self._suspects.clear()
+        self._condemned.clear()
+        tasks = [job.task for job in self._jobs if job.task is not None]
+        for job in self._jobs:
+            if job.timer is not None:
+                job.timer.cancel()
+        self._jobs.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(lane.server.abort_all() for lane in self.lanes))
+
+    def outage(self) -> str | None:
+        """What is waited for where no server can be asked; None while one can. From any thread."""
+        if any(lane.server.trust is not None for lane in self.lanes):
+            return None
+        return "; ".join(
+            f"{lane.server.url} {lane.server.refused or lane.server.detail}" for lane in self.lanes
+        )
+
+    # -- who computes what ---------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Give servers what they can take, one each in turn."""
+        for lane in self.lanes:
+            if self._condemned and lane.server.trust is not None and lane.judging is None:
+                lane.judging = self._spawn(self._judge(lane))
+        given = True
+        while given:
+            given = False
+            for lane in self.lanes:
+                if lane.takes and (job := self._next_for(lane)) is not None:
+                    self._start(lane, job)
+                    given = True
+
+    def _next_for(self, lane: Lane) -> Job | None:
+        if self._suspects:
+            if not lane.jobs:
+                return self._suspects.popleft()
+            if lane is next(lane for lane in self.lanes if lane.server.trust is not None):
+                return None  # it empties, so that suspects get their turn
+        return self._waiting.popleft() if self._waiting else None
+
+    def _start(self, lane: Lane, job: Job) -> None:
+        lane.jobs.add(job)
+        lane.alone = job.suspect
+        job.task = self._spawn(self._run(lane, job))
+
+    async def _run(self, lane: Lane, job: Job) -> None:
+        began = self._loop.time()
+        ended, answer = await self._attempt(lane, job)
+        if answer is not None:
+            self._pump()  # the server is free while the consumer reads
+            ended = await self._deliver(job, *answer)
+        seconds = self._loop.time() - began
+        if ended is None:
+            self._jobs.discard(job)
+        else:
+            self._handle(lane, job, ended, f"{lane.server.url}, {seconds:.1f} s")
+        self._pump()
+
+    async def _attempt(
+        self, lane: Lane, job: Job
+    ) -> tuple[AttemptEnded | None, tuple[Reply, Origin] | None]:
+        try:
+            answer = await lane.server.attempt(job.request.input_ids)
+        except AttemptEnded as ended:
+            return ended, None
+        finally:
+            lane.jobs.discard(job)
+            lane.alone = False
+        lane.server.pace.answered()
+        lane.backoff.reset()
+        lane.busy_since = None
+        return None, answer
+
+    async def _deliver(self, job: Job, reply: Reply, origin: Origin) -> AttemptEnded | None:
+        read: asyncio.Future[AttemptEnded | None] = self._loop.create_future()
+
+        def settle(ended: AttemptEnded | None) -> None:
+            if not read.done():
+                read.set_result(ended)
+
+        def verdict(ended: AttemptEnded | None) -> None:
+            self._loop.call_soon_threadsafe(settle, ended)
+
+        job.answers.put(Ready(job, reply, origin, verdict))
+        whole = False
+        try:
+            ended = await read
+            whole = ended is None
+        finally:
+            if not whole:
+                self._carrier.forget(reply.expected.rid)
+        return ended
+
+    # -- what becomes of trouble ---------------------------------------------------------------
+
+    def _handle(self, lane: Lane, job: Job, ended: AttemptEnded, where: str) -> None:
+        if job not in self._jobs:
+            return
+        job.last = ended
+        match ended:
+            case Busy():
+                self._back_off(lane, job)
+            case Discarded():
+                self._lose(lane, ended.detail)
+                self._again(job)
+            case Lost():
+                counts = ended.sent and job.suspect
+                job.suspect = job.suspect or ended.sent
+                self._lose(lane, ended.detail)
+                self._count(job, where) if counts else self._again(job)
+            case Rejected():
+                self._count(job, where, last=True)
+            case AttemptFailed() if lane.server.trust is None:
+                self._pardon(job)
+            case AttemptFailed():
+                if ended.kind == "timeout":
+                    lane.server.pace.overloaded(len(lane.jobs))
+                self._count(job, where)
+
+    def _back_off(self, lane: Lane, job: Job) -> None:
+        lane.server.pace.overloaded(len(lane.jobs))
+        now = self._loop.time()
+        lane.busy_since = lane.busy_since or now
+        if now - lane.busy_since > self._max_wait_seconds:
+            self._lose(lane, "has had no room for a request for long")
+            lane.busy_since = None
+        if lane.pause is None:
+            lane.pause = self._loop.call_later(lane.backoff.next(), self._resume, lane)
+        self._again(job)
+
+    def _resume(self, lane: Lane) -> None:
+        lane.pause = None
+        self._pump()
+
+    def _again(self, job: Job) -> None:
+        (self._suspects if job.suspect else self._waiting).appendleft(job)
+
+    def _count(self, job: Job, where: str, *, last: bool = False) -> None:
+        """Note an attempt; give the sample another one, later, unless that was the last."""
+        if job.last is None:
+            return
+        job.attempts.append(f"{job.last.kind}: {job.last.detail} ({where})")
+        if last or len(job.attempts) >= self._max_attempts:
+            self._condemned.append(job)
+            return
+        delay = Backoff(self._draw, failures=len(job.attempts)).next()
+        job.timer = self._loop.call_later(delay, self._retry, job)
+
+    def _retry(self, job: Job) -> None:
+        job.timer = None
+        self._again(job)
+        self._pump()
+
+    async def _judge(self, lane: Lane) -> None:
+        """Give up what has failed too often, if it was not the server that failed."""
+        accused, self._condemned = self._condemned, []
+        try:
+            await lane.server.control()
+        except Busy:
+            self._condemned += accused
+            await asyncio.sleep(lane.backoff.next())
+        except AttemptEnded as ended:
+            self._lose(lane, f"fails a prompt that worked: {ended.detail}")
+            for job in self._jobs:
+                job.attempts.clear()
+            for job in accused:
+                self._pardon(job)
+        else:
+            for job in accused:
+                self._give_up(job)
+        lane.judging = None
+        self._pump()
+
+    def _pardon(self, job: Job) -> None:
+        """Begin anew, alone: the server was broken; unless it may be what breaks it each time."""
+        job.pardons += 1
+        if job.pardons >= self._max_attempts:
+            self._condemned.append(job)
+            return
+        job.attempts.clear()
+        job.suspect = True
+        self._suspects.append(job)
+
+    def _give_up(self, job: Job) -> None:
+        if job not in self._jobs or job.last is None:
+            return
+        self._jobs.discard(job)
+        failed = Failed(job.request.sample, job.last.kind, job.last.detail, tuple(job.attempts))
+        job.answers.put(GivenUp(job, failed))
+
+    # -- outages -------------------------------------------------------------------------------
+
+    def _lose(self, lane: Lane, detail: str) -> None:
+        if lane.recovery is None and lane.server.refused is None:
+            lane.server.lose(detail)
+            lane.down_since = self._loop.time()
+            lane.recovery = self._spawn(self._recover(lane))
+
+    async def _recover(self, lane: Lane) -> None:
+        server, backoff = lane.server, Backoff(self._draw)
+        while lane.down_since is not None and server.refused is None:
+            await asyncio.sleep(self._until_next_look(lane, backoff))
+            try:
+                await server.verify()
+                self._refuse_disagreement(server)
+                lane.down_since = None
+            except AttemptEnded as ended:
+                server.lose(ended.detail)
+            except SourceUnavailable as error:
+                server.lose(error.message)
+            except HsstoreError as error:
+                server.lose(error.message)
+                server.refused = error
+            self._note_end()
+        lane.recovery = None
+        self._pump()
+
+    def _until_next_look(self, lane: Lane, backoff: Backoff) -> float:
+        down = self._loop.time() - (lane.down_since or 0.0)
+        left = self._max_wait_seconds - down
+        return max(min(backoff.next(), left) if left > 0 else backoff.next(), SHORTEST_SECONDS)
+
+    def _refuse_disagreement(self, server: Server) -> None:
+        found = server.trust.origin.match if server.trust else {}
+        if different := differences(self._match, found):
+            raise IdentityMismatch(
+                f"not the model of this run: {'; '.join(different)}", place=server.url
+            )
+
+    def _note_end(self) -> None:
+        """Set ``fatal`` where no server is left, or none has been there for too long."""
+        refused = [lane.server.refused for lane in self.lanes if lane.server.refused]
+        if len(refused) == len(self.lanes):
+            self.fatal = refused[0]
+            return
+        now = self._loop.time()
+        down = [now - lane.down_since for lane in self.lanes if lane.down_since is not None]
+        if len(down) + len(refused) < len(self.lanes) or min(down) < self._max_wait_seconds:
+            return
+        self.fatal = SourceUnavailable(
+            f"no server for {min(down):.0f} s: {self.outage()}",
+            remedy=f"start it again ({SERVER_FLAGS}), then run the same command to go on",
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fatal = error

@@ -1,0 +1,629 @@
+"""The client of SGLang against a server of ours that speaks as one and fails when told to."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
+from hsstore.extraction.sglang.facts import Facts
+from hsstore.extraction.sglang.server import Ask
+from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
+from hsstore.model.capture import Capture, Layer, ModelIdentity
+from hsstore.model.identity import StoreIdentity
+from hsstore.model.source import Extracted, Failed, Request, Waiting
+from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Launch
+from hsstore.testing.sources import seeded_states
+
+VOCABULARY = 1000
+POISON = 666
+LENGTHS = (5, 1, 33, 7, 64, 3, 21, 18)
+QUICK = ClientOptions(draw=lambda: 0.01, concurrency=4, max_wait_seconds=20, request_seconds=20)
+
+
+def identity_of(layers: Sequence[Layer] = ("final",), dtype: str = "float32") -> StoreIdentity:
+    model = ModelIdentity(
+        "maker/model", None, None, "llama", 8, 6, VOCABULARY, "0" * 32, None, None
+    )
+    return StoreIdentity("0" * 32, "now", model, Capture(tuple(layers), dtype), 16, 64, "none")
+
+
+FINAL = identity_of()
+SPOOLED = identity_of((1, 3, "final"), "bfloat16")
+
+
+def ids_of(sample: int, tokens: int) -> NDArray[np.int32]:
+    return np.random.default_rng(sample).integers(0, POISON, tokens, np.int32)
+
+
+def requests(lengths: Sequence[int] = LENGTHS) -> list[Request]:
+    return [Request(n, f"s{n}", ids_of(n, length)) for n, length in enumerate(lengths)]
+
+
+def poisoned(sample: int = 100) -> Request:
+    return Request(sample, f"s{sample}", np.array([1, POISON, 2], np.int32))
+
+
+Answers = dict[int, NDArray[Any] | Failed]
+
+
+def answers(
+    source: SGLangSource, asked: Sequence[Request], each: Callable[[int], None] = lambda _: None
+) -> Answers:
+    """Every answer by sample; ``each`` is called with how many there are already."""
+    found: Answers = {}
+    for answer in source.states(iter(asked)):
+        if isinstance(answer, Waiting):
+            continue
+        assert answer.sample not in found
+        found[answer.sample] = answer.states.copy() if isinstance(answer, Extracted) else answer
+        source.settled([answer.sample])
+        each(len(found))
+    return found
+
+
+def assert_right(found: Answers, asked: Sequence[Request], identity: StoreIdentity = FINAL) -> None:
+    assert sorted(found) == [request.sample for request in asked]
+    for request in asked:
+        states = found[request.sample]
+        assert isinstance(states, np.ndarray), states
+        np.testing.assert_array_equal(
+            states, seeded_states(identity, request.input_ids), strict=True
+        )
+
+
+def opened(server: FakeSGLang, *others: FakeSGLang, **more: Any) -> SGLangSource:
+    more = {"options": QUICK, "spool": server.spool} | more
+    return SGLangSource([server.url, *(each.url for each in others)], server.identity, **more)
+
+
+def once(fault: Fault) -> Callable[[Sequence[int], int], Fault | None]:
+    """The fault for the first request of every prompt but the known-good one."""
+    return lambda ids, times: fault if times == 0 and len(ids) != 12 else None
+
+
+def on_poison(fault: Fault) -> Callable[[Sequence[int], int], Fault | None]:
+    return lambda ids, _: fault if POISON in ids else None
+
+
+# -- what comes when nothing is wrong -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("layers", [("final",), (1, 3), (5, 2, 3)])
+def test_states_by_json_are_the_servers(layers: tuple[Layer, ...], dtype: str) -> None:
+    identity = identity_of(layers, dtype)
+    with FakeSGLang(identity) as server, opened(server) as source:
+        assert_right(answers(source, requests()), requests(), identity)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_states_by_spool_are_the_servers(dtype: str, tmp_path: Path) -> None:
+    identity = identity_of((3, 1, "final"), dtype)
+    with FakeSGLang(identity, spool=tmp_path) as server, opened(server) as source:
+        assert_right(answers(source, requests()), requests(), identity)
+        assert not list(tmp_path.glob("hsstore-*"))
+
+
+def test_requests_ask_for_what_they_need_and_no_rid_comes_twice(tmp_path: Path) -> None:
+    with FakeSGLang(FINAL) as server, opened(server) as source:
+        answers(source, requests())
+        answers(source, requests())
+    assert {body["return_hidden_states"] for body in server.asked} == {True}
+    assert len({body["rid"] for body in server.asked}) == len(server.asked)
+    assert len({body["extra_key"] for body in server.asked}) == len(server.asked)
+    with FakeSGLang(SPOOLED, spool=tmp_path) as server, opened(server) as source:
+        answers(source, requests())
+    assert not any("return_hidden_states" in body for body in server.asked)
+
+
+def test_no_more_are_at_work_than_the_server_takes() -> None:
+    info = {"max_running_requests": 2, "max_queued_requests": 1}
+    with FakeSGLang(FINAL, launch=Launch(info=info), seconds=0.01) as server:
+        options = ClientOptions(concurrency=30)
+        with opened(server, options=options) as source:
+            answers(source, requests([4] * 40))
+    assert server.peak == 3
+
+
+def test_tokens_at_work_are_bounded() -> None:
+    options = ClientOptions(batch_tokens=64, concurrency=30)
+    with FakeSGLang(FINAL, seconds=0.01) as server, opened(server, options=options) as source:
+        assert_right(answers(source, requests([30] * 20)), requests([30] * 20))
+    assert server.peak == 2
+
+
+# -- what no server is asked for ------------------------------------------------------------------
+
+
+def test_samples_that_would_harm_a_server_are_not_sent() -> None:
+    bad = [
+        Request(0, "a", np.array([1, VOCABULARY], np.int32)),
+        Request(1, "b", np.array([-1], np.int32)),
+        Request(2, "c", np.ones(LONGEST + 1, np.int32)),
+        Request(3, "d", np.ones(LONGEST, np.int32)),
+    ]
+    with FakeSGLang(FINAL) as server, opened(server) as source:
+        found = answers(source, bad)
+    kinds = [x.kind if isinstance(x, Failed) else None for x in map(found.get, range(4))]
+    assert kinds == ["token-out-of-range", "token-out-of-range", "too-long", None]
+    assert [len(prompt) for prompt in server.prompts()] == [12, LONGEST]
+
+
+@pytest.mark.parametrize(
+    ("layers", "spool", "words"),
+    [
+        ((1, "final"), False, "--spool"),
+        (("final:pre",), False, "transformers:PATH"),
+        (("final:pre",), True, "transformers:PATH"),
+        ((0, 1), False, "embedding"),
+    ],
+)
+def test_layers_that_cannot_come_are_refused_without_a_request(
+    layers: tuple[Layer, ...], spool: bool, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MalformedInput, match=words):
+        SGLangSource(["http://x"], identity_of(layers), spool=tmp_path if spool else None)
+
+
+# -- which servers are refused --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"version": "0.5.16"}, r"0\.5\.16.*rows.*--spool"),
+        ({"allow_auto_truncate": True}, "truncate"),
+        ({"chunked_prefill_size": 8192}, "chunked-prefill-size is 8192"),
+        ({"enable_return_hidden_states": False}, "--enable-return-hidden-states"),
+        ({"enable_return_aux_hidden_states": True}, "returns auxiliary layers"),
+        ({"dtype": "bfloat16"}, "bfloat16, not float32"),
+        ({"dtype": "auto"}, "auto, not float32"),
+        ({"quantization": "fp8"}, "fp8"),
+        ({"pp_size": 2}, "pipeline"),
+        ({"enable_dp_attention": True}, "attention"),
+        ({"model_type": "qwen3"}, "qwen3, not llama"),
+        ({"max_req_input_len": None}, "no SGLang server"),
+        ({"version": 5}, "no SGLang server"),
+    ],
+)
+def test_an_unfit_server_is_refused_before_a_request(info: dict[str, Any], words: str) -> None:
+    with FakeSGLang(FINAL, launch=Launch(info=info)) as server:
+        with pytest.raises(IdentityMismatch, match=words) as caught:
+            opened(server)
+        assert server.asked == []
+    assert "server-flags" in str(caught.value)
+    assert server.url in str(caught.value)
+
+
+def test_other_aux_layers_are_refused() -> None:
+    launch = Launch(info={"return_aux_hidden_state_layer_ids": [0, 3]})
+    with (
+        FakeSGLang(identity_of((1, 3)), launch=launch) as server,
+        pytest.raises(IdentityMismatch, match="ids 0 3, and the store needs 0 2"),
+    ):
+        opened(server)
+
+
+def test_another_hidden_size_is_refused() -> None:
+    fault: Fault = "too wide"
+    with (
+        FakeSGLang(FINAL, fault=lambda _ids, _times: fault) as server,
+        pytest.raises(IdentityMismatch, match=r"\[12, 7\], not \[12, 6\]"),
+    ):
+        opened(server)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "web"])
+def test_what_is_no_sglang_is_refused(kind: Any) -> None:
+    with (
+        FakeSGLang(FINAL, launch=Launch(kind)) as server,
+        pytest.raises(IdentityMismatch, match="no SGLang server"),
+    ):
+        opened(server)
+
+
+def test_a_server_that_is_not_there_or_not_ready_is_named() -> None:
+    with FakeSGLang(FINAL) as server:
+        server.stop()
+        with pytest.raises(SourceUnavailable, match="cannot be reached"):
+            opened(server)
+        server.start(Launch("loading"))
+        with pytest.raises(SourceUnavailable, match="not ready"):
+            opened(server)
+
+
+def test_weights_of_no_finite_states_are_refused() -> None:
+    with (
+        FakeSGLang(FINAL, fault=lambda _ids, _times: "null") as server,
+        pytest.raises(IdentityMismatch, match="not finite"),
+    ):
+        opened(server)
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"layers": [1, 2, "final"]}, "1,2,final"),
+        ({"dtype": "float16"}, "float16"),
+        ({"hidden_size": 5}, "of 5 values"),
+        ({"norm": "pre"}, "norm pre"),
+        ({"refused": "an unknown release"}, "an unknown release"),
+        ({"release": "0.5.12"}, "hello"),
+        ({"format": 2}, "hello"),
+    ],
+)
+def test_a_plugin_that_captures_something_else_is_refused(
+    hello: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    launch = Launch(info={"hello": hello})
+    with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server:
+        with pytest.raises(IdentityMismatch, match=words):
+            opened(server)
+        assert server.asked == []
+
+
+def test_a_server_without_the_plugin_is_refused(tmp_path: Path) -> None:
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path, fault=lambda _ids, _times: "no spool") as server,
+        pytest.raises(SourceUnavailable, match="wrote no states"),
+    ):
+        opened(server)
+
+
+# -- the key --------------------------------------------------------------------------------------
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeSGLang(FINAL, key="sesame-1234") as server:
+        with pytest.raises(SourceUnavailable, match="HSSTORE_API_KEY"):
+            opened(server)
+        monkeypatch.setenv("HSSTORE_API_KEY", "not-sesame")
+        with pytest.raises(SourceUnavailable) as caught:
+            opened(server)
+        assert "sesame" not in repr(caught.value)
+        monkeypatch.setenv("HSSTORE_API_KEY", "sesame-1234")
+        with opened(server) as source:
+            assert_right(answers(source, requests()), requests())
+            assert "sesame" not in repr(vars(source)) + repr(source.origin())
+
+
+def test_nothing_of_a_servers_secrets_is_kept() -> None:
+    seen: list[Facts] = []
+    with (
+        FakeSGLang(FINAL) as server,
+        opened(server, calibrate=lambda _ask, facts: seen.append(facts)) as source,
+    ):
+        assert "secret-of-the-server" not in repr(seen) + repr(source.origin())
+    assert len(seen) == 1
+
+
+# -- what is tried again --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["busy", "disconnect", "abort", "other rid", "rows missing", "cached", "null", "too wide",
+     "other weights version", "no json", "error"],
+)  # fmt: skip
+def test_one_bad_answer_a_sample_is_not_believed_and_asked_for_again(fault: Fault) -> None:
+    with FakeSGLang(FINAL, fault=once(fault)) as server, opened(server) as source:
+        assert_right(answers(source, requests()), requests())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["abort", "torn spool", "damaged spool", "no spool", "rows twice", "spool full", "other boot"],
+)
+def test_one_bad_spool_file_a_sample_is_not_believed(fault: Fault, tmp_path: Path) -> None:
+    with FakeSGLang(SPOOLED, fault=once(fault), spool=tmp_path) as server:
+        with opened(server) as source:
+            assert_right(answers(source, requests()), requests(), SPOOLED)
+        assert not list(tmp_path.glob("hsstore-*"))
+
+
+def test_a_storm_of_503_costs_no_attempt() -> None:
+    options = ClientOptions(draw=lambda: 0.01, concurrency=8, max_attempts=1)
+    with FakeSGLang(FINAL, most=2, seconds=0.005) as server:
+        with opened(server, options=options) as source:
+            assert_right(answers(source, requests([9] * 60)), requests([9] * 60))
+    assert server.peak == 2
+
+
+def test_a_request_that_hangs_is_aborted_and_asked_for_again() -> None:
+    options = ClientOptions(draw=lambda: 0.01, request_seconds=0.2)
+    with FakeSGLang(FINAL, fault=once("hang")) as server:
+        with opened(server, options=options) as source:
+            assert_right(answers(source, requests([5])), requests([5]))
+        assert server.aborted == [server.asked[1]["rid"]]
+
+
+# -- samples that cannot be had -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "tries"),
+    [
+        ("rejected", "rejected", 1),
+        ("error", "server-error", 3),
+        ("abort", "aborted", 3),
+        ("null", "non-finite", 3),
+        ("rows missing", "wrong-shape", 3),
+    ],
+)
+def test_a_sample_that_fails_each_time_is_set_aside(fault: Fault, kind: str, tries: int) -> None:
+    with FakeSGLang(FINAL, fault=on_poison(fault)) as server, opened(server) as source:
+        found = answers(source, [poisoned(), *requests()])
+    failed = found.pop(100)
+    assert isinstance(failed, Failed)
+    assert failed.kind == kind
+    assert len(failed.attempts) == tries
+    assert all(line.startswith(f"{kind}: ") and server.url in line for line in failed.attempts)
+    assert_right(found, requests())
+    assert server.prompts().count([1, POISON, 2]) == tries
+
+
+def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> None:
+    """It is asked for once among others, then alone, until it has killed the server 3 times more."""
+    with FakeSGLang(FINAL, fault=on_poison("die"), seconds=0.01) as server:
+        restarter = Restarter(server)
+        with opened(server) as source, restarter:
+            found = answers(source, [*requests(), poisoned(), *requests()[:0]])
+    failed = found.pop(100)
+    assert isinstance(failed, Failed)
+    assert failed.kind == "disconnect"
+    assert len(failed.attempts) == 3
+    assert_right(found, requests())
+    assert server.prompts().count([1, POISON, 2]) == 4
+
+
+class Restarter:
+    """Starts a server again whenever it is down, as the service manager of a real one does."""
+
+    def __init__(self, server: FakeSGLang) -> None:
+        self.server = server
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self.over.wait(0.02):
+            if not self.server.listening:
+                self.server.start(Launch())
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def test_a_broken_server_is_an_outage_and_no_reason_to_fail_samples() -> None:
+    broken = threading.Event()
+
+    def fault(_ids: Sequence[int], _times: int) -> Fault | None:
+        return "error" if broken.is_set() else None
+
+    with FakeSGLang(FINAL, fault=fault) as server, opened(server) as source:
+        broken.set()
+        found: Answers = {}
+        for answer in source.states(requests()):
+            if isinstance(answer, Waiting):
+                broken.clear()
+            elif isinstance(answer, Extracted):
+                found[answer.sample] = answer.states.copy()
+            else:
+                pytest.fail(f"{answer}")
+    assert_right(found, requests())
+
+
+# -- servers that end, return, or are replaced ----------------------------------------------------
+
+
+def test_a_server_that_returns_is_verified_and_calibrated_again() -> None:
+    calibrated: list[str] = []
+    with (
+        FakeSGLang(FINAL) as server,
+        opened(server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)) as source,
+    ):
+        found = answers(source, requests(), lambda n: server.restart() if n == 3 else None)
+    assert_right(found, requests())
+    assert len(set(calibrated)) == len(calibrated) == 2
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (Launch("vllm"), "no SGLang server"),
+        (Launch("web"), "no SGLang server"),
+        (Launch(info={"model_type": "qwen3"}), "qwen3"),
+        (Launch(info={"chunked_prefill_size": 64}), "chunk"),
+        (Launch(weights=1), "other weights"),
+    ],
+)
+def test_a_server_that_was_replaced_is_refused_without_one_wrong_sample(
+    launch: Launch, words: str
+) -> None:
+    asked = requests([9] * 60)
+    prompt = np.arange(1, 5, dtype=np.int32)
+
+    def calibrate(ask: Ask, _facts: Facts) -> None:
+        if not np.array_equal(ask(prompt), seeded_states(FINAL, prompt)):
+            raise IdentityMismatch("other weights answer here")
+
+    found: Answers = {}
+    with FakeSGLang(FINAL) as server, opened(server, calibrate=calibrate) as source:
+        with pytest.raises(IdentityMismatch, match=words):
+            for answer in source.states(asked):
+                if isinstance(answer, Extracted):
+                    found[answer.sample] = answer.states.copy()
+                    if len(found) == 5:
+                        server.restart(launch)
+        with pytest.raises(IdentityMismatch, match=words):
+            list(source.states(asked))
+    assert 5 <= len(found) < 60
+    assert_right(found, [request for request in asked if request.sample in found])
+
+
+def test_a_spool_server_that_was_replaced_is_refused_without_one_wrong_sample(
+    tmp_path: Path,
+) -> None:
+    asked = requests([9] * 60)
+    prompt = np.arange(1, 5, dtype=np.int32)
+
+    def calibrate(ask: Ask, _facts: Facts) -> None:
+        if not np.array_equal(ask(prompt), seeded_states(SPOOLED, prompt)):
+            raise IdentityMismatch("other weights answer here")
+
+    found: Answers = {}
+    with FakeSGLang(SPOOLED, spool=tmp_path) as server:
+        with opened(server, calibrate=calibrate) as source:
+            with pytest.raises(IdentityMismatch, match="other weights"):
+                for answer in source.states(asked):
+                    if isinstance(answer, Extracted):
+                        found[answer.sample] = answer.states.copy()
+                        if len(found) == 5:
+                            server.restart(Launch(weights=1))
+        assert not list(tmp_path.glob("hsstore-*"))
+    assert_right(found, [r for r in asked if r.sample in found], SPOOLED)
+
+
+def test_a_server_that_stays_away_is_waited_for_and_then_named() -> None:
+    options = ClientOptions(draw=lambda: 0.01, max_wait_seconds=0.5)
+    with FakeSGLang(FINAL) as server, opened(server, options=options) as source:
+        waited: list[Waiting] = []
+        with pytest.raises(SourceUnavailable, match="no server for") as caught:
+            for n, answer in enumerate(source.states(requests([9] * 40))):
+                if n == 2:
+                    server.stop()
+                if isinstance(answer, Waiting):
+                    waited.append(answer)
+        assert server.url in str(caught.value)
+
+
+def test_an_outage_is_told_every_second() -> None:
+    with FakeSGLang(FINAL) as server, opened(server) as source:
+        server.stop()
+        answer = next(source.states(requests()))
+        assert isinstance(answer, Waiting)
+        assert answer.outage
+        assert server.url in answer.detail
+
+
+def test_calibration_has_the_last_word() -> None:
+    def calibrate(_ask: Ask, _facts: Facts) -> None:
+        raise IdentityMismatch("layer 3 is layer 2")
+
+    with (
+        FakeSGLang(FINAL) as server,
+        pytest.raises(HsstoreError, match="layer 3 is layer 2"),
+    ):
+        opened(server, calibrate=calibrate)
+
+
+# -- several servers ------------------------------------------------------------------------------
+
+
+def test_several_servers_share_the_work_and_take_over_from_one_that_ends() -> None:
+    asked = requests([9] * 60)
+    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, seconds=0.01) as other:
+        with opened(one, other) as source:
+            found = answers(source, asked, lambda n: other.stop() if n == 20 else None)
+    assert_right(found, asked)
+    assert min(len(one.asked), len(other.asked)) > 5
+
+
+def test_one_of_several_that_is_replaced_costs_no_sample() -> None:
+    asked = requests([9] * 60)
+    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, seconds=0.01) as other:
+        with opened(one, other) as source:
+            replaced = Launch("vllm")
+            found = answers(source, asked, lambda n: other.restart(replaced) if n == 20 else None)
+    assert_right(found, asked)
+
+
+def test_what_servers_say_of_themselves_is_told_apart() -> None:
+    launch = Launch(info={"version": "0.5.22"})
+    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, launch=launch) as other:
+        with opened(one, other) as source:
+            assert source.origin().recorded["engine_version"] == "0.5.23"
+            origins = [a.origin for a in source.states(requests()) if isinstance(a, Extracted)]
+    assert {o.recorded["engine_version"] for o in origins if o} == {"0.5.22"}
+
+
+# -- ending ---------------------------------------------------------------------------------------
+
+
+def test_what_is_not_wanted_any_more_is_aborted(tmp_path: Path) -> None:
+    def hang(ids: Sequence[int], _times: int) -> Fault | None:
+        return "hang" if len(ids) == 9 else None
+
+    with FakeSGLang(SPOOLED, fault=hang, spool=tmp_path) as server:
+        source = opened(server)
+        given = source.states(requests([5, 9, 9]))
+        assert isinstance(next(given), Extracted)
+        until(lambda: len(server.asked) == 4)
+        given.close()
+        hung = [body["rid"] for body in server.asked if len(body["input_ids"]) == 9]
+        assert sorted(server.aborted) == sorted(hung)
+        assert len(hung) == 2
+        source.close()
+        assert not list(tmp_path.glob("hsstore-*"))
+        source.close()
+    assert not [t for t in threading.enumerate() if t.name == "hsstore-sglang"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until the server has seen something, which it does in a moment."""
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen")
+
+
+def test_spool_files_stay_until_they_are_settled(tmp_path: Path) -> None:
+    with FakeSGLang(SPOOLED, spool=tmp_path) as server, opened(server) as source:
+        samples = [a.sample for a in source.states(requests()) if isinstance(a, Extracted)]
+        assert len(list(tmp_path.glob("hsstore-*"))) == len(samples) == len(LENGTHS)
+        source.settled(samples)
+        assert not list(tmp_path.glob("hsstore-*"))
+
+
+def test_a_slow_consumer_slows_the_server_down(tmp_path: Path) -> None:
+    """The spool takes 3 of the samples; the next are asked for when those are settled."""
+    row_bytes = SPOOLED.geometry.row_bytes
+    launch = Launch(info={"hello": {"spool_bytes": 35 * row_bytes}})
+    with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server, opened(server) as source:
+        given = source.states(requests([10] * 5))
+        samples = [a.sample for a in (next(given) for _ in range(3)) if isinstance(a, Extracted)]
+        assert len(samples) == 3
+        assert isinstance(next(given), Waiting)
+        assert len(server.asked) == 4
+        source.settled(samples)
+        rest = [a for a in given if isinstance(a, Extracted)]
+        assert len(rest) == 2
+
+
+def test_a_sample_beyond_the_whole_spool_is_told(tmp_path: Path) -> None:
+    launch = Launch(info={"hello": {"spool_bytes": 35 * SPOOLED.geometry.row_bytes}})
+    with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server, opened(server) as source:
+        [failed] = source.states(requests([40]))
+    assert isinstance(failed, Failed)
+    assert "HSSTORE_SPOOL_BYTES" in failed.detail
+
+
+def test_a_consumer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def broken() -> Iterator[Request]:
+        yield from requests()
+        raise RuntimeError("the reader of requests broke")
+
+    with FakeSGLang(SPOOLED, spool=tmp_path) as server:
+        with opened(server) as source, pytest.raises(RuntimeError, match="reader"):
+            list(source.states(broken()))
+        assert not list(tmp_path.glob("hsstore-*"))
