@@ -7,18 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hsstore.errors import OUT_OF_SPACE, OutOfSpace
+from hsstore.errors import OUT_OF_SPACE, HsstoreError, OutOfSpace
 from hsstore.model import commands
 from hsstore_cli import exit_codes, render
-from hsstore_cli.options import Command, json_option, shards_option, source_option, store_argument
-from hsstore_cli.source_option import open_source, source_place
+from hsstore_cli.json_log import JsonLog
+from hsstore_cli.options import Command, json_option, shards_option, store_argument
+from hsstore_cli.source_option import SourceOptions, open_source, source_options
 
 if TYPE_CHECKING:
-    from hsstore.extraction.extractor import ExtractionSummary
+    from hsstore.extraction.account import Account, ExtractionSummary
+    from hsstore.model.progress import Progress
+    from hsstore.model.source import HiddenStateSource
     from hsstore.storage.status import StoreStatus
     from hsstore.storage.store import Store
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     examples=[
         "hsstore extract states --source transformers:models/SmolLM2-135M",
         "hsstore extract states --source transformers:model.gguf --shards 0-99",
+        "hsstore extract states --server http://127.0.0.1:30000 --spool /dev/shm/spool",
     ],
     exits={
         exit_codes.OK: "every shard asked for is committed, and none of their samples is absent",
@@ -37,55 +41,62 @@ if TYPE_CHECKING:
     },
 )
 @store_argument
-@source_option
-@click.option(
-    "--batch-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many tokens, padding included, the source computes at once.",
-)
+@source_options
 @shards_option
+@click.option(
+    "--order",
+    type=click.Choice(["dataset", "length", "longest-first"]),
+    default="dataset",
+    show_default=True,
+    help="What is asked for first: as in the dataset, or the shortest or the longest samples of "
+    "each four shards. A source may answer in another order.",
+)
 @click.option(
     "--max-duration",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Stop in good order after this time.",
 )
+@click.option(
+    "--log-json",
+    metavar="FILE",
+    help="Append what happens to FILE, a JSON object a line; - is stderr, in place of progress.",
+)
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context,
     store: Path,
-    source: str | None,
-    batch_tokens: int | None,
+    options: SourceOptions,
     shards: range | None,
+    order: str,
     max_duration: float | None,
+    log_json: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Compute the hidden states that STORE lacks, and commit them shard by shard.
 
-    Goes on where an earlier run ended, whatever ended it. Ctrl-C or SIGTERM stops after the sample
-    in work; a second one at once. Several such commands may fill one store together.
+    Goes on where an earlier run ended, whatever ended it. Ctrl-C or SIGTERM ends the asking, and
+    what is on its way is still stored; a second one stops at once. Several such commands may fill
+    one store together. The last lines account for every sample that was asked for.
     """
     # Reading a store costs numpy, which the help does not need.
-    from hsstore.storage.status import status  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
     opened = Store.open(store)
     check_range(shards, opened)
     deadline = time.monotonic() + max_duration if max_duration else float("inf")
-    summary = _extract(opened, source, batch_tokens, shards, deadline)
-    found = status(opened)
-    held = [s for s in summary.shards_claimed_by_others if s not in opened.committed()]
-    absent = [s for s in found.shards_absent if shards is None or s in shards]
-    code = _exit_code(summary, absent, held)
-    if as_json:
-        render.emit_json(_as_json(summary, found, held))
-    else:
-        for line in _lines(store, summary, found, held):
-            click.echo(line)
-    ctx.exit(code)
+    run = _Run(opened, shards, order, deadline)
+    options.require()
+    try:
+        with watching(log_json) as progress:
+            run.extract(lambda: open_source(options, opened, progress.note), progress)
+    except (HsstoreError, OSError, KeyboardInterrupt) as error:
+        # Told by whoever catches it; this says how far the run came.
+        run.show(store, as_json=as_json, error=error)
+        raise
+    ctx.exit(run.show(store, as_json=as_json))
 
 
 def check_range(shards: range | None, store: "Store") -> None:
@@ -96,32 +107,97 @@ def check_range(shards: range | None, store: "Store") -> None:
         )
 
 
-def _extract(store: "Store", source: str | None, batch_tokens: int | None, shards: range | None,
-             deadline: float) -> "ExtractionSummary":  # fmt: skip
-    from hsstore.extraction.extractor import already_filled, extract  # noqa: PLC0415 - numpy, as above
+@contextlib.contextmanager
+def watching(log_json: str | None) -> Iterator["Progress"]:
+    """What shows a run: a bar or lines on stderr, and the log if one is wanted."""
+    with contextlib.ExitStack() as stack:
+        watchers: list[Progress] = []
+        if log_json:
+            watchers.append(stack.enter_context(JsonLog(log_json)))
+        if log_json != "-":
+            watchers.append(stack.enter_context(render.progress()))
+        yield render.Together(*watchers)
 
-    source_place(source)
-    try:
-        # A model takes long to load, for nothing then.
-        if (summary := already_filled(store, shards)) is not None:
-            return summary
-        opened = open_source(source, store.identity, batch_tokens)
-        with contextlib.closing(opened), render.progress() as progress, stopping() as stopped:
-            return extract(
-                store,
-                opened,
-                shards=shards,
-                progress=progress,
-                stop=lambda: stopped() or time.monotonic() >= deadline,
-            )
-    except OSError as error:
-        if error.errno not in OUT_OF_SPACE:
+
+class _Run:
+    """One extraction as the command was typed; ``summary`` is there however it ended."""
+
+    def __init__(self, store: "Store", shards: range | None, order: str, deadline: float) -> None:
+        self.summary: ExtractionSummary | None = None
+        self._store = store
+        self._shards = shards
+        self._order = order
+        self._deadline = deadline
+
+    def extract(self, opener: Callable[[], "HiddenStateSource"], progress: "Progress") -> None:
+        """Fill the store. Raises HsstoreError, OSError, KeyboardInterrupt."""
+        from hsstore.extraction.extractor import already_filled  # noqa: PLC0415 - numpy, as above
+
+        try:
+            # A model takes long to load, for nothing then.
+            self.summary = already_filled(self._store, self._shards, progress)
+            if self.summary is None:
+                with contextlib.closing(opener()) as source:
+                    self._extract(source, progress)
+        except (HsstoreError, OSError, KeyboardInterrupt) as error:
+            progress.event("error", {"error": _told(error)})
+            if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:
+                raise OutOfSpace(
+                    f"{error.strerror}; the samples in committed shards and journals are safe",
+                    place=error.filename,
+                    remedy="free space, then run the same command again to go on",
+                ) from error
             raise
-        raise OutOfSpace(
-            f"{error.strerror}; the samples in committed shards and journals are safe",
-            place=error.filename,
-            remedy="free space, then run the same command again to go on",
-        ) from error
+        finally:
+            if self.summary is not None:
+                progress.event("summary", summary_json(self.summary))
+
+    def _extract(self, source: "HiddenStateSource", progress: "Progress") -> None:
+        from hsstore.extraction.extractor import Extraction  # noqa: PLC0415 - numpy, as above
+
+        with stopping() as stopped:
+            extraction = Extraction(
+                self._store,
+                source,
+                shards=self._shards,
+                order=self._order,
+                progress=progress,
+                stop=lambda: stopped() or time.monotonic() >= self._deadline,
+            )
+            try:
+                extraction.run()
+            except (HsstoreError, OSError, KeyboardInterrupt):
+                # A store that cannot be read any more cannot be accounted for either.
+                with contextlib.suppress(HsstoreError, OSError):
+                    self.summary = extraction.summary()
+                raise
+            self.summary = extraction.summary()
+
+    def show(self, root: Path, *, as_json: bool, error: BaseException | None = None) -> int:
+        """Say what was done and what is there now; the exit code, where no error has its own."""
+        from hsstore.storage.status import status  # noqa: PLC0415 - numpy, as above
+
+        if self.summary is None:
+            return exit_codes.FAILED
+        try:
+            found = status(self._store)
+            committed = self._store.committed()
+        except (HsstoreError, OSError):
+            if error is None:
+                raise
+            return exit_codes.FAILED
+        held = [s for s in self.summary.shards_claimed_by_others if s not in committed]
+        if as_json:
+            render.emit_json(_as_json(self.summary, found, held, error))
+        else:
+            for line in _lines(root, self.summary, found, held):
+                click.echo(line)
+        absent = [s for s in found.shards_absent if self._shards is None or s in self._shards]
+        return _exit_code(self.summary, absent, held)
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -136,7 +212,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
                 signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
         asked = True
-        click.echo("stopping after the sample in work; once more to stop at once", err=True)
+        click.echo("stopping after the samples in work; once more to stop at once", err=True)
 
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {each: signal.signal(each, ask) for each in signals}
@@ -155,13 +231,23 @@ def _exit_code(summary: "ExtractionSummary", absent: list[int], held: list[int])
     return exit_codes.PROBLEMS if absent else exit_codes.OK
 
 
+def summary_json(summary: "ExtractionSummary") -> dict[str, Any]:
+    """A summary as JSON values; ``account`` says what became of every sample asked for."""
+    account = {**dataclasses.asdict(summary.account), "total": summary.account.total}
+    return {**dataclasses.asdict(summary), "account": account}
+
+
 def _as_json(
-    summary: "ExtractionSummary", found: "StoreStatus", held: list[int]
-) -> dict[str, object]:
+    summary: "ExtractionSummary",
+    found: "StoreStatus",
+    held: list[int],
+    error: BaseException | None,
+) -> dict[str, Any]:
     return {
         "type": "summary",
-        **dataclasses.asdict(summary),
+        **summary_json(summary),
         "shards_claimed_by_others": held,
+        "error": None if error is None else _told(error),
         "store": {**dataclasses.asdict(found), "complete": found.complete},
     }
 
@@ -174,6 +260,13 @@ def _lines(
         f"computed, {summary.samples_resumed} resumed, {summary.samples_failed} failed, "
         f"{summary.shards_committed} shards committed"
     )
+    if summary.seconds:
+        yield (
+            f"time: {render.duration(summary.seconds)}, of which waiting for the source "
+            f"{render.duration(summary.seconds_source)}, for the disk "
+            f"{render.duration(summary.seconds_disk)}"
+        )
+    yield _account_line(summary.account)
     yield (
         f"the store: {found.samples_committed} of {found.samples} samples committed, "
         f"{found.samples_absent} absent, {found.samples_staged} staged, "
@@ -189,3 +282,23 @@ def _lines(
         )
     if summary.stopped:
         yield "stopped; run the same command again to go on"
+
+
+ACCOUNT = {
+    "committed_before": "committed before",
+    "absent_before": "absent before",
+    "extracted": "computed and committed",
+    "resumed": "resumed and committed",
+    "failed": "failed",
+    "staged": "staged but not committed",
+    "held_by_others": "held by other writers",
+    "unreadable": "in shards whose marker cannot be read",
+    "not_reached": "not reached",
+}
+"""The words for each place of an account."""
+
+
+def _account_line(account: "Account") -> str:
+    counts = ((getattr(account, name), words) for name, words in ACCOUNT.items())
+    listed = ", ".join(f"{count} {words}" for count, words in counts if count)
+    return f"asked for: {account.total} samples: {listed}"

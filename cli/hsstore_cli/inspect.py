@@ -50,7 +50,10 @@ def command(store: Path, shard: int | None, sample: str | None, *, as_json: bool
 
 
 def outline(value: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
-    """A JSON object as indented lines; its one-level lists of objects as one line an item."""
+    """A JSON object as indented lines; its one-level lists of objects as one line an item.
+
+    A list of texts, which may be long, has a line for each, also inside such an item.
+    """
     margin = "  " * depth
     for name, member in value.items():
         if isinstance(member, Mapping):
@@ -59,9 +62,24 @@ def outline(value: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
         elif isinstance(member, list) and member and isinstance(member[0], Mapping):
             yield f"{margin}{name}:"
             for item in member:
-                yield f"{margin}  - {_flat(item)}"
+                yield from _item(item, margin)
+        elif _are_texts(member):
+            yield f"{margin}{name}:"
+            yield from (f"{margin}  - {text}" for text in member)
         else:
             yield f"{margin}{name}: {_flat(member)}"
+
+
+def _item(item: Mapping[str, Any], margin: str) -> Iterator[str]:
+    texts = {name: member for name, member in item.items() if _are_texts(member)}
+    yield f"{margin}  - {_flat({n: m for n, m in item.items() if n not in texts})}"
+    for name, member in texts.items():
+        yield f"{margin}    {name}:"
+        yield from (f"{margin}      - {text}" for text in member)
+
+
+def _are_texts(member: object) -> bool:
+    return isinstance(member, list) and bool(member) and all(isinstance(m, str) for m in member)
 
 
 def _flat(value: object) -> str:

@@ -69,12 +69,6 @@ codec_option = click.option(
     help="How chunks are compressed.",
 )
 
-source_option = click.option(
-    "--source",
-    metavar="transformers:PATH",
-    help="What computes the states: a model folder or GGUF file, run in this process.",
-)
-
 shards_option = click.option(
     "--shards",
     metavar="A-B",

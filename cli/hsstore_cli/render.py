@@ -3,23 +3,28 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tqdm import tqdm
 
+    from hsstore.model.progress import Progress
+
 LINE_EVERY_SECONDS = 60.0
+DECIMAL = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def size(count: int) -> str:
     """A number of bytes both ways: ``5.03 TB (4.58 TiB)``; plain below 1000."""
     if abs(count) < 1000:  # noqa: PLR2004 - where decimal units begin
         return f"{count} bytes"
-    decimal = _scaled(count, 1000, ("kB", "MB", "GB", "TB", "PB", "EB"))
+    decimal = _scaled(count, 1000, DECIMAL)
     return f"{decimal} ({_scaled(count, 1024, ('KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'))})"
 
 
@@ -48,7 +53,46 @@ def emit_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
     click.echo(json.dumps(value, allow_nan=False))
 
 
-def progress() -> "Bar | Lines":
+def short_size(count: float) -> str:
+    """A number of bytes where there is little room: ``45.1 MB``."""
+    return f"{count:.0f} B" if count < 1000 else _scaled(round(count), 1000, DECIMAL)  # noqa: PLR2004
+
+
+def _rate(rate: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004 - three digits
+
+
+class Looks:
+    """Figures of an extraction as text; shares are of the time since the last look."""
+
+    def __init__(self) -> None:
+        self._before = (0.0, 0.0, 0.0)
+
+    def text(self, figures: Mapping[str, Any]) -> str:
+        """Speed, time left, what is waited for, failures and free space; most wanted first."""
+        rate, left = figures["tokens_per_second"], figures["seconds_left"]
+        parts = [
+            "speed unknown yet" if rate is None else f"{_rate(rate)} tok/s",
+            "unknown time left" if left is None else f"{duration(left)} left",
+            figures["waiting"],
+            self._shares(figures),
+            f"{figures['samples_failed']} failed" if figures["samples_failed"] else None,
+            None if rate is None else f"{short_size(figures['bytes_per_second'])}/s",
+            f"{short_size(figures['free_bytes'])} free",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _shares(self, figures: Mapping[str, Any]) -> str | None:
+        now = figures["seconds"], figures["seconds_source"], figures["seconds_disk"]
+        passed, source, disk = (b - a for a, b in zip(self._before, now, strict=True))
+        if passed <= 0:
+            return None
+        self._before = now
+        return f"source {source / passed:.0%} disk {disk / passed:.0%}".replace("%", " %")
+
+
+def progress() -> "AbstractContextManager[Progress]":
     """A Progress on stderr, for a with block: a bar on a terminal, otherwise a line a minute."""
     return Bar() if sys.stderr.isatty() else Lines()
 
@@ -58,6 +102,7 @@ class Bar:
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
+        self._looks = Looks()
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +136,13 @@ class Bar:
 
         tqdm.write(text, file=sys.stderr)
 
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Show figures beside the bar, instead of tqdm's own guesses."""
+        if name == "figures" and self._bar is not None:
+            # tqdm's speed would count what was found done.
+            self._bar.bar_format = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}"
+            self._bar.set_postfix_str(self._looks.text(members))
+
 
 class Lines:
     """A line a minute."""
@@ -100,6 +152,8 @@ class Lines:
         self._total = self._done = self._before = 0
         self._unit = ""
         self._started = self._said = clock()
+        self._looks = Looks()
+        self._figures: Mapping[str, Any] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -116,24 +170,61 @@ class Lines:
         """Begin to count a new piece of work."""
         self._total, self._done, self._before, self._unit = total, done, done, unit
         self._started = self._said = self._clock()
+        self._figures = None
 
     def advance(self, units: int) -> None:
         """Count, and say how far it is once a minute."""
         self._done += units
-        now = self._clock()
-        if now - self._said >= LINE_EVERY_SECONDS:
-            self._said = now
-            self.note(self._line(now - self._started))
+        self._say()
 
     def note(self, text: str) -> None:
         """Write a line."""
         click.echo(text, err=True)
 
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Keep figures for the next line."""
+        if name == "figures":
+            self._figures = members
+            self._say()
+
+    def _say(self) -> None:
+        now = self._clock()
+        if now - self._said >= LINE_EVERY_SECONDS:
+            self._said = now
+            self.note(self._line(now - self._started))
+
     def _line(self, elapsed: float) -> str:
         share = self._done / self._total if self._total else 1.0
+        done = f"{self._done} of {self._total} {self._unit} ({share:.1%})"
+        if self._figures is not None:
+            return f"{done}, {self._looks.text(self._figures)}"
         rate = (self._done - self._before) / elapsed
         left = duration((self._total - self._done) / rate) if rate else "unknown time"
-        return (
-            f"{self._done} of {self._total} {self._unit} ({share:.1%}), "
-            f"{rate:.3g} {self._unit}/s, {left} left"
-        )
+        return f"{done}, {rate:.3g} {self._unit}/s, {left} left"
+
+
+class Together:
+    """Passes what it is told on to several."""
+
+    def __init__(self, *watching: "Progress") -> None:
+        self._watching = watching
+
+    def start(self, total: int, done: int, unit: str) -> None:
+        """Pass on."""
+        for each in self._watching:
+            each.start(total, done, unit)
+
+    def advance(self, units: int) -> None:
+        """Pass on."""
+        for each in self._watching:
+            each.advance(units)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        for each in self._watching:
+            each.note(text)
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Pass on."""
+        for each in self._watching:
+            each.event(name, members)

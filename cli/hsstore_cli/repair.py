@@ -16,10 +16,9 @@ from hsstore_cli.options import (
     Command,
     json_option,
     shards_option,
-    source_option,
     store_argument,
 )
-from hsstore_cli.source_option import open_source, source_place
+from hsstore_cli.source_option import SourceOptions, open_source, source_options
 
 if TYPE_CHECKING:
     from hsstore.integrity.repair import RepairResult
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 )
 @store_argument
 @click.option("--apply", "applying", is_flag=True, help="Do it; without this it is only shown.")
-@source_option
+@source_options
 @click.option(
     "--from",
     "replica",
@@ -55,7 +54,7 @@ def command(
     *,
     store: Path,
     applying: bool,
-    source: str | None,
+    options: SourceOptions,
     replica: Path | None,
     shards: range | None,
     as_json: bool,
@@ -70,14 +69,12 @@ def command(
     from hsstore.integrity.repair import repair  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
-    if source is not None:
-        source_place(source)
     opened = Store.open(store, to_check=True)
     check_range(shards, opened)
     with render.progress() as progress, stopping() as stopped:
         result = repair(
             opened,
-            source=None if source is None else partial(open_source, source, opened.identity),
+            source=partial(open_source, options, opened, note) if options.given else None,
             replica=replica,
             shards=shards,
             apply=applying,
@@ -87,8 +84,13 @@ def command(
     if as_json:
         _emit(result)
     else:
-        _show(result, _again(store, shards, source, replica, lacking=result.plan.lacks_source))
+        _show(result, _again(store, shards, options, replica, lacking=result.plan.lacks_source))
     ctx.exit(_code(result))
+
+
+def note(text: str) -> None:
+    """One line for people, on stderr."""
+    click.echo(text, err=True)
 
 
 def _code(result: "RepairResult") -> int:
@@ -167,7 +169,7 @@ def _account(result: "RepairResult") -> str:
 def _again(
     store: Path,
     shards: range | None,
-    source: str | None,
+    options: SourceOptions,
     replica: Path | None,
     *,
     lacking: bool,
@@ -178,6 +180,7 @@ def _again(
         words.append(f"--shards {shards.start}-{shards.stop - 1}")
     if replica is not None:
         words.append(f"--from {shlex.quote(str(replica))}")
-    if source is not None or lacking:
-        words.append(f"--source {shlex.quote(source or 'transformers:PATH')}")
+    words += [f"{option} {shlex.quote(value)}" for option, value in options.words()]
+    if lacking and not options.given:
+        words.append("--source transformers:PATH")
     return " ".join([*words, "--apply"])

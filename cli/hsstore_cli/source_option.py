@@ -1,34 +1,202 @@
-"""``--source SCHEME:PLACE``: which engine computes hidden states."""
+"""What computes hidden states: ``--source``, ``--server`` and all that belongs to them."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import HiddenStateSource
 
+if TYPE_CHECKING:
+    from hsstore.storage.store import Store
+
 ACCEPTED = "transformers:PATH, where PATH is a model folder or a GGUF file"
+SERVERS_ONLY = ("spool", "concurrency", "max_attempts", "max_wait", "reference")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What computes, as it was typed: ``source``, or ``servers`` with what belongs to them.
+
+    ``max_wait`` is in seconds. None is whatever the source takes by default.
+    """
+
+    source: str | None = None
+    servers: tuple[str, ...] = ()
+    spool: Path | None = None
+    concurrency: int | None = None
+    batch_tokens: int | None = None
+    max_attempts: int | None = None
+    max_wait: float | None = None
+    reference: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is something to compute with."""
+        return self.source is not None or bool(self.servers)
+
+    def require(self) -> None:
+        """click.UsageError where there is nothing to compute with."""
+        if not self.given:
+            raise click.UsageError(
+                f"Nothing to compute with: give --source {ACCEPTED}, or --server URL."
+            )
+
+    def refuse_contradiction(self) -> None:
+        """click.UsageError where what was typed makes no sense together."""
+        if self.source is not None:
+            source_place(self.source)
+            if self.servers:
+                raise click.UsageError("--source and --server exclude each other.")
+        for name in SERVERS_ONLY:
+            if getattr(self, name) is not None and not self.servers:
+                raise click.UsageError(f"{_typed(name)} is for a --server.")
+
+    def words(self) -> list[tuple[str, str]]:
+        """What was typed, as pairs of an option and its value."""
+        single = [field.name for field in fields(self) if field.name != "servers"]
+        told = [("--server", url) for url in self.servers]
+        told += [(_typed(name), f"{getattr(self, name)}") for name in single if self._has(name)]
+        return told
+
+    def _has(self, name: str) -> bool:
+        return getattr(self, name) is not None
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a source; it gets them as one ``options: SourceOptions``."""
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> Any:  # noqa: ANN401 - a command's options are of any kind
+        names = [field.name for field in fields(SourceOptions)]
+        options = SourceOptions(**{name: given.pop(name) for name in names})
+        options.refuse_contradiction()
+        return command(**given, options=options)
+
+    for option in reversed(OPTIONS):
+        with_options = option(with_options)
+    return with_options
 
 
 def open_source(
-    text: str | None, identity: StoreIdentity, batch_tokens: int | None = None
+    options: SourceOptions, store: "Store", note: Callable[[str], None]
 ) -> HiddenStateSource:
-    """The source that ``text`` names, opened for a store.
+    """The source that was asked for, opened for a store; ``note`` is told what it finds.
 
-    click.UsageError when it names none; SourceError when it cannot serve this store.
+    click.UsageError where none was; SourceError, or MalformedInput, when it cannot serve the store.
     """
-    place = source_place(text)
+    options.require()
+    if options.servers:
+        return _open_servers(options, store, note)
+    place = source_place(options.source)
     # Many seconds of silence otherwise, before progress has anything to count.
-    click.echo(f"loading {place}", err=True)
+    note(f"loading {place}")
     # Costs seconds to import, and is wanted only here.
     from hsstore.extraction.transformers_source import TransformersSource  # noqa: PLC0415
 
-    return TransformersSource(place, identity, batch_tokens=batch_tokens)
+    return TransformersSource(place, store.identity, batch_tokens=options.batch_tokens)
+
+
+def _open_servers(
+    options: SourceOptions, store: "Store", note: Callable[[str], None]
+) -> HiddenStateSource:
+    # As above.
+    from hsstore.extraction.sglang.calibration import make_calibrator  # noqa: PLC0415
+    from hsstore.extraction.sglang.source import ClientOptions, SGLangSource  # noqa: PLC0415
+
+    told = {
+        "concurrency": options.concurrency,
+        "batch_tokens": options.batch_tokens,
+        "max_attempts": options.max_attempts,
+        "max_wait_seconds": options.max_wait,
+    }
+    given: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    return SGLangSource(
+        options.servers,
+        store.identity,
+        spool=options.spool,
+        options=ClientOptions(**given),
+        calibrate=make_calibrator(store, options.reference, note, spool=options.spool is not None),
+    )
 
 
 def source_place(text: str | None) -> str:
     """The path in ``transformers:PATH``; click.UsageError for any other text, or none."""
-    if not text:
-        raise click.UsageError(f"Nothing to compute with: give --source {ACCEPTED}.")
-    scheme, colon, place = text.partition(":")
+    scheme, colon, place = (text or "").partition(":")
     if scheme != "transformers" or not colon or not place:
         raise click.UsageError(f"{text!r} is no source. Accepted: {ACCEPTED}.")
     return place
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _finite(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    typed: float | None,
+) -> float | None:
+    if typed is not None and not math.isfinite(typed):
+        raise click.BadParameter("a number of seconds is needed")
+    return typed
+
+
+OPTIONS = (
+    click.option(
+        "--source",
+        metavar="transformers:PATH",
+        help="What computes the states: a model folder or GGUF file, run in this process.",
+    ),
+    click.option(
+        "--server",
+        "servers",
+        metavar="URL",
+        multiple=True,
+        help="An SGLang server that computes them, launched as `hsstore server-flags` says; may be "
+        "given several times. Its API key is taken from the environment variable HSSTORE_API_KEY.",
+    ),
+    click.option(
+        "--spool",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Where the servers' capture plugin writes states, as this machine sees it. Without: "
+        "states by JSON.",
+    ),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="The most requests that a server is given at once.  [default: by its limits]",
+    ),
+    click.option(
+        "--batch-tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How many tokens are computed at once: in one forward pass, padding included, or on "
+        "their way to servers and back.",
+    ),
+    click.option(
+        "--max-attempts",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How often a server may fail a sample before it is set aside.  [default: 3]",
+    ),
+    click.option(
+        "--max-wait",
+        type=click.FloatRange(min=0, min_open=True),
+        callback=_finite,
+        metavar="SECONDS",
+        help="How long to wait while no server can be reached.  [default: 600]",
+    ),
+    click.option(
+        "--reference",
+        metavar="MODEL",
+        help="The model's folder or GGUF file, to prove on a short prompt which layers a server "
+        "returns.",
+    ),
+)

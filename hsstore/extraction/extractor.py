@@ -1,47 +1,31 @@
 """Filling a store: every shard that is not committed yet, from one source."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
-from hsstore.errors import ClaimedByAnother
-from hsstore.model.keys import ShardVersion
+from hsstore.errors import ClaimedByAnother, HsstoreError, SourceError
+from hsstore.extraction.account import Account, ExtractionSummary, Ledger
+from hsstore.extraction.open_shard import OpenShard, take
+from hsstore.extraction.order import in_order
+from hsstore.extraction.pace import Pace, Stopwatch
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Progress, Silent
-from hsstore.model.source import (
-    Extracted,
-    HiddenStateSource,
-    Origin,
-)
-from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new
-from hsstore.storage.fill import fill
+from hsstore.model.source import Extracted, Failed, HiddenStateSource, Request, Waiting
+from hsstore.model.waits import Waits
+from hsstore.storage.durability import Durability
+from hsstore.storage.fill import Stager, answered
 from hsstore.storage.leftovers import clear_leftovers
-from hsstore.storage.provenance import Provenance, refuse_other_origin
-from hsstore.storage.roll_forward import roll_forward
-from hsstore.storage.stage import staging, take_over
+from hsstore.storage.provenance import Provenance
+from hsstore.storage.space import available
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
 
+__all__ = ["Account", "Extraction", "ExtractionSummary", "already_filled", "extract"]
 
-@dataclass(slots=True)
-class ExtractionSummary:
-    """What an extraction did. Samples and tokens are those computed now, not those found staged."""
-
-    shards_total: int
-    shards_committed_before: int = 0
-    shards_committed: int = 0
-    samples_extracted: int = 0
-    samples_resumed: int = 0
-    samples_failed: int = 0
-    tokens_extracted: int = 0
-    shards_claimed_by_others: list[int] = field(default_factory=list)
-    samples_absent: int = 0
-    stopped: bool = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether every shard is committed."""
-        return self.shards_committed_before + self.shards_committed == self.shards_total
+# A claim that was lost is found at the commit anyway; this saves computing for another writer.
+VERIFY_SECONDS = 10.0
 
 
 def extract(
@@ -49,16 +33,20 @@ def extract(
     source: HiddenStateSource,
     *,
     shards: range | None = None,
+    order: str = "dataset",
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ExtractionSummary:
     """Compute and commit the missing shards of a store, or of a range of its shards.
 
-    Resumes what earlier runs journalled. ``stop`` is asked between samples; once true, what is
-    journalled stays and the summary says so. Raises IdentityMismatch where the source is another
-    than the store's, SourceError, OSError; nothing that was journalled is lost then.
+    Resumes what earlier runs journalled. ``order`` is a name of ``hsstore.extraction.order``.
+    ``stop`` is asked between samples; once true, nothing more is asked for, what is on its way is
+    still staged, and the summary says so. Raises IdentityMismatch where the source is another than
+    the store's, SourceError, OSError; nothing that was journalled is lost then.
     """
-    return _Extraction(store, source, progress or Silent(), stop).run(shards)
+    extraction = Extraction(store, source, shards=shards, order=order, progress=progress, stop=stop)
+    extraction.run()
+    return extraction.summary()
 
 
 def already_filled(
@@ -68,106 +56,280 @@ def already_filled(
 
     No source is needed for that, and leftovers are cleared all the same.
     """
-    wanted = shards if shards is not None else range(store.plan.shards)
-    committed = store.committed()
-    if any(shard not in committed for shard in wanted):
+    ledger = Ledger(store, shards if shards is not None else range(store.plan.shards))
+    if not ledger.finished:
         return None
     clear_leftovers(store, progress or Silent())
-    return ExtractionSummary(store.plan.shards, len(committed))
+    return ledger.summary()
 
 
-class _Extraction:
-    def __init__(self, store: Store, source: HiddenStateSource, progress: Progress,
-                 stop: Callable[[], bool]) -> None:  # fmt: skip
-        self.store = store
-        self.source = source
-        self.progress = progress
-        self.stop = stop
-        self.origin: Origin = source.origin()
-        self.provenance = Provenance(store)
-        self.summary = ExtractionSummary(store.plan.shards)
+class Extraction:
+    """One run over a range of shards. ``summary()`` may be asked for however the run ended.
 
-    def run(self, shards: range | None) -> ExtractionSummary:
-        self.provenance.refuse_contradiction([self.origin])
-        clear_leftovers(self.store, self.progress)
-        committed = self.store.committed()
-        self.summary.shards_committed_before = len(committed)
-        wanted = shards if shards is not None else range(self.store.plan.shards)
-        table = self.store.samples
-        done = sum(int(table.length[table.shard_samples(s)].sum()) for s in committed)
-        self.progress.start(self.store.plan.tokens, done, "tok")
-        for shard in wanted:
-            if shard in committed:
+    The source is asked for the samples of one shard after the other without a pause in between:
+    answers may come in any order, and a shard is committed once all of its own are there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        source: HiddenStateSource,
+        *,
+        shards: range | None = None,
+        order: str = "dataset",
+        progress: Progress | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._wanted = shards if shards is not None else range(store.plan.shards)
+        self._order = order
+        self._progress = progress or Silent()
+        self._stop = stop
+        self._stopped = False
+        self._open: dict[int, OpenShard] = {}
+        self._failure: HsstoreError | OSError | None = None
+        self._verified_at = time.monotonic()
+        self._origin = source.origin()
+        self._provenance = Provenance(store)
+        self._stager = Stager(store, self._provenance, self._origin)
+        self._durability = Durability(source)
+        self._waits = Waits(self._progress)
+        self._watch = Stopwatch()
+        self._ledger = Ledger(store, self._wanted)
+        self._pace = Pace(self._watch, store.identity.geometry.row_bytes, 0)
+        self._failed = 0
+
+    def run(self) -> None:
+        """Fill the range. Raises as ``extract`` does."""
+        self._provenance.refuse_contradiction([self._origin])
+        self._begin()
+        try:
+            with self._closing():
+                self._fill()
+        except SourceError as error:
+            # What ended the requests came first, and may be why the source gave up.
+            raise self._failure or error from error
+        finally:
+            self._waits.over()
+        if self._failure:
+            raise self._failure
+
+    def summary(self) -> ExtractionSummary:
+        """What was done so far, every sample of the range accounted for. Raises OSError."""
+        summary = self._ledger.summary()
+        summary.stopped = self._stopped and not self._ledger.finished
+        summary.seconds = self._watch.clock() - self._watch.began
+        summary.seconds_source = self._watch.seconds("source")
+        summary.seconds_disk = self._watch.seconds("disk")
+        return summary
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._progress.event(
+            "begin",
+            {
+                "store": str(self._store.root),
+                "uuid": self._store.identity.uuid,
+                "shards": [self._wanted.start, self._wanted.stop - 1],
+                "order": self._order,
+                "source": self._origin.to_document(),
+            },
+        )
+        clear_leftovers(self._store, self._progress)
+        self._ledger = Ledger(self._store, self._wanted)
+        total = sum(map(self._tokens, self._wanted))
+        done = sum(self._tokens(s) for s in self._wanted if s in self._ledger.committed_before)
+        self._pace.tokens_left = total - done
+        self._progress.start(total, done, "tok")
+
+    def _requests(self) -> Iterator[Request]:
+        """What is to be computed. An error ends the asking; what is on its way is still staged."""
+        try:
+            for shard, request in in_order(self._shards(), self._order):
+                if self._stopping():
+                    return
+                if shard.shard in self._open:
+                    yield request
+        except (HsstoreError, OSError) as error:
+            self._failure = error
+
+    def _shards(self) -> Iterator[OpenShard]:
+        """The shards that lack something, each claimed and opened when its turn comes."""
+        for number in self._wanted:
+            if number in self._ledger.committed_before:
                 continue
             if self._stopping():
-                break
-            try:
-                self._shard(shard)
-            except ClaimedByAnother as error:
-                self.summary.shards_claimed_by_others.append(shard)
-                self.progress.note(str(error))
-        return self.summary
+                return
+            with self._watch.on("disk"):
+                shard = self._take(number)
+            if shard is not None:
+                yield shard
 
-    def _shard(self, shard: int) -> None:
-        store = self.store
-        with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
-            try:
-                marker = self._commit(shard, claim)
-            except FileNotFoundError:
-                # A rival that took over has renamed our staging folder: then say just that.
-                claim.verify()
-                raise
-        if marker is not None:
-            self.summary.shards_committed += 1
-            self.summary.samples_absent += marker.absent
-
-    def _commit(self, shard: int, claim: Claim) -> Marker | None:
-        store = self.store
-        if take_over(store, claim) is not None:
-            self.summary.shards_committed_before += 1
+    def _take(self, number: int) -> OpenShard | None:
+        try:
+            taken = take(self._store, number, self._origin)
+        except ClaimedByAnother as error:
+            self._pass_over(number, self._tokens(number), error)
             return None
-        if (marker := roll_forward(store, shard)) is not None:
-            self.progress.advance(marker.tokens)
-            self.progress.note(f"shard {shard} was whole but unmarked: committed")
-            return marker
-        with staging(store, ShardVersion(shard, 1), claim) as writer:
-            for earlier in writer.journal.origins:
-                refuse_other_origin(
-                    earlier,
-                    self.origin,
-                    str(writer.folder),
-                    remedy="use the model that began this shard, or remove that folder to give up "
-                    "what it holds",
-                )
-            self._fill(writer, shard)
-            if self.summary.stopped:
-                return None
-            staged = writer.finish(store.samples.shard_samples(shard))
-        self.provenance.refuse_contradiction(writer.journal.origins)
-        commit_new(store.filesystem, store.root, staged, claim)
-        return staged.marker
+        if isinstance(taken, OpenShard):
+            return self._opened(taken)
+        if isinstance(taken, Marker):
+            self._ledger.rolled_forward(number, taken)
+            self._progress.note(f"shard {number} was whole but unmarked: committed")
+            self._tell_committed(taken)
+        else:
+            self._ledger.committed_by_another(number, taken)
+        self._found(self._tokens(number))
+        return None
 
-    def _fill(self, writer: ShardWriter, shard: int) -> None:
-        samples = self.store.samples
-        settled = writer.journal.settled()
-        extents = {s: samples.extent(s) for s in samples.shard_samples(shard)}
-        self.summary.samples_resumed += len(settled)
-        self.progress.advance(sum(extents[s].rows for s in settled))
-        todo = [extent for sample, extent in extents.items() if sample not in settled]
-        if not todo:
-            return
-        tokens = self.store.tokens(shard)
-        for extent, key, answer in fill(
-            writer, tokens, todo, self.source, self.origin, stop=self._stopping
-        ):
-            if isinstance(answer, Extracted):
-                self.summary.samples_extracted += 1
-                self.summary.tokens_extracted += extent.rows
-            else:
-                self.summary.samples_failed += 1
-                self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
-            self.progress.advance(extent.rows)
+    def _opened(self, shard: OpenShard) -> OpenShard | None:
+        self._open[shard.shard] = shard
+        self._ledger.opened(shard)
+        extent = self._store.samples.extent
+        self._found(sum(extent(s).rows for s in shard.writer.journal.settled()))
+        if shard.unsettled:
+            return shard
+        with self._passing_over(shard):
+            self._commit(shard)
+        return None
+
+    def _found(self, tokens: int) -> None:
+        self._pace.tokens_left -= tokens
+        self._progress.advance(tokens)
 
     def _stopping(self) -> bool:
-        self.summary.stopped = self.summary.stopped or self.stop()
-        return self.summary.stopped
+        self._stopped = self._stopped or self._stop()
+        return self._stopped
+
+    # -- staging -------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        for event in self._watch.timed(answered(self._requests(), self._source), "source"):
+            if isinstance(event, Waiting):
+                self._wait(event)
+                if event.outage and self._stopping():
+                    return
+            else:
+                self._waits.over()
+                self._settle(*event)
+            self._verify_claims()
+            self._show_figures()
+
+    def _wait(self, waiting: Waiting) -> None:
+        self._waits.waiting(waiting)
+        with self._watch.on("disk"):
+            self._durability.sync(self._writers())
+
+    def _settle(self, request: Request, answer: Extracted | Failed) -> None:
+        shard = self._open.get(self._store.samples.extent(request.sample).shard)
+        if shard is None:
+            self._durability.drop([request.sample])
+            return
+        with self._watch.on("disk"), self._passing_over(shard):
+            staged = self._stager.stage(shard.writer, request, answer)
+            shard.settle(request, staged)
+            self._count(request, staged)
+            self._durability.staged(request.sample, self._writers())
+            if not shard.unsettled:
+                self._commit(shard)
+
+    def _count(self, request: Request, staged: Extracted | Failed) -> None:
+        tokens = len(request.input_ids)
+        self._found(tokens)
+        if isinstance(staged, Extracted):
+            self._pace.tokens += tokens
+            return
+        self._failed += 1
+        self._progress.note(f"sample {request.key!r} failed: {staged.kind}, {staged.detail}")
+        self._progress.event(
+            "sample-failed",
+            {
+                "sample": request.sample,
+                "id": request.key,
+                "reason": staged.kind,
+                "detail": staged.detail,
+                "attempts": list(staged.tried()),
+            },
+        )
+
+    def _commit(self, shard: OpenShard) -> None:
+        marker = shard.commit(self._provenance)
+        del self._open[shard.shard]
+        self._durability.tell([shard.writer])
+        self._ledger.committed(shard)
+        self._tell_committed(marker)
+
+    def _tell_committed(self, marker: Marker) -> None:
+        members = {name: getattr(marker, name) for name in ("samples", "absent", "tokens")}
+        self._progress.event("shard-committed", {"shard": marker.version.shard, **members})
+
+    # -- losing and letting go -----------------------------------------------------------------
+
+    def _verify_claims(self) -> None:
+        if time.monotonic() - self._verified_at < VERIFY_SECONDS:
+            return
+        self._verified_at = time.monotonic()
+        for shard in list(self._open.values()):
+            with self._watch.on("disk"), self._passing_over(shard):
+                shard.verify_claim()
+
+    @contextlib.contextmanager
+    def _passing_over(self, shard: OpenShard) -> Iterator[None]:
+        """Leave a shard to the writer that took it over."""
+        try:
+            yield
+        except ClaimedByAnother as error:
+            del self._open[shard.shard]
+            extent = self._store.samples.extent
+            self._pass_over(shard.shard, sum(extent(s).rows for s in shard.unsettled), error)
+            # Its later answers are dropped; for what is staged, this is the same.
+            self._durability.forget(shard.samples)
+            with contextlib.suppress(OSError):
+                shard.close()
+
+    def _pass_over(self, number: int, tokens_left: int, error: ClaimedByAnother) -> None:
+        self._ledger.held_by_another(number)
+        self._pace.tokens_left -= tokens_left
+        self._progress.note(str(error))
+        self._progress.event("shard-held", {"shard": number, "detail": error.message})
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Let go of every open shard, whatever ends the block; its own error is the one to tell."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._close_all()
+            raise
+        self._close_all()
+
+    def _close_all(self) -> None:
+        with self._watch.on("disk"), ExitStack() as stack:
+            for shard in self._open.values():
+                stack.callback(self._durability.tell, [shard.writer])
+                stack.callback(shard.close)
+
+    # -- showing -------------------------------------------------------------------------------
+
+    def _show_figures(self) -> None:
+        if self._pace.due():
+            self._progress.event(
+                "figures",
+                {
+                    **self._pace.figures(),
+                    "free_bytes": available(self._store.root).available_bytes,
+                    "samples_failed": self._failed,
+                    "shards_open": len(self._open),
+                    "waiting": self._waits.detail,
+                },
+            )
+
+    def _writers(self) -> list[ShardWriter]:
+        return [shard.writer for shard in self._open.values()]
+
+    def _tokens(self, shard: int) -> int:
+        table = self._store.samples
+        return int(table.length[table.shard_samples(shard)].sum())

@@ -99,6 +99,9 @@ class TransformersSource:
         if group:
             yield from self._answers(group)
 
+    def settled(self, samples: Iterable[int]) -> None:
+        """Nothing is kept for a sample once it is answered."""
+
     def close(self) -> None:
         """Free the model; the source must not be used afterwards."""
         self._taps.close()
@@ -133,16 +136,20 @@ class TransformersSource:
             return Failed(request.sample, "token-out-of-range", detail)
         return None
 
-    def _answers(self, group: list[Request], attempts: int = 1) -> Iterator[Extracted | Failed]:
+    def _answers(
+        self, group: list[Request], earlier: tuple[str, ...] = ()
+    ) -> Iterator[Extracted | Failed]:
         try:
             states = self._forward(group)
         except MODEL_ERRORS as error:
             self._refuse_outage(error)
             if len(group) == 1:
+                attempts = (*earlier, f"alone: {one_line(error)}") if earlier else ()
                 yield Failed(group[0].sample, "forward-error", one_line(error), attempts)
                 return
+            together = f"in a batch of {len(group)} samples: {one_line(error)}"
             for request in group:
-                yield from self._answers([request], attempts + 1)
+                yield from self._answers([request], (together,))
             return
         for request, rows in zip(group, states, strict=True):
             yield Extracted(request.sample, _as_numpy(rows))

@@ -1,28 +1,27 @@
 """Mending one shard, under its claim: the next generation takes over every sample that is whole."""
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hsstore.errors import OutOfSpace, Stopped, StoreError
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.recompute import Recomputation
 from hsstore.integrity.replica import Replica
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
-from hsstore.model.geometry import Extent
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import AbsentSample, Manifest, StoredSample
 from hsstore.model.progress import Progress
-from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin
+from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin, Request
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit_new, commit_replacement, replay_intent
-from hsstore.storage.fill import fill
-from hsstore.storage.provenance import verify_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.space import available
 from hsstore.storage.stage import fence, staging
+from hsstore.storage.token_file import ShardTokens
 from hsstore.storage.writer import ShardWriter, StagedShard, verified_chunks
 
 
@@ -58,6 +57,7 @@ class Mender:
         self.subject = subject
         self.store = subject.store
         self.source: HiddenStateSource | None = None
+        self._recomputation: Recomputation | None = None
         self._open_source = source
         self.replica = replica
         self.progress = progress
@@ -68,7 +68,7 @@ class Mender:
         """The source, opened when first asked for; IdentityMismatch if it is not the store's."""
         if self.source is None and self._open_source is not None:
             self.source = self._open_source()
-            verify_origin(self.store, self.source.origin())
+            self._recomputation = Recomputation(self.store, self.source, self.progress, self.stop)
         return self.source
 
     def close(self) -> None:
@@ -145,9 +145,9 @@ class Mender:
     # -- replacing -----------------------------------------------------------------------------
 
     def _replace(self, case: ShardCase, claim: Claim, quarantine: Quarantine) -> None:
-        store, version = self.store, _next_version(case)
+        version = _next_version(case)
         self._refuse_full_disk(case)
-        with staging(store, version, claim) as writer:
+        with self._staging(version, claim) as writer:
             # What an earlier run gave up may be had by now.
             writer.journal.failures.clear()
             self._remake(case, writer)
@@ -168,6 +168,17 @@ class Mender:
         quarantine.close()
         self._commit(case, staged, claim)
         self.done.shards_replaced += 1
+
+    @contextlib.contextmanager
+    def _staging(self, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
+        """A writer; in the end the source hears what of its answers is durable."""
+        with contextlib.ExitStack() as after, staging(self.store, version, claim) as writer:
+            after.callback(self._written, writer)
+            yield writer
+
+    def _written(self, writer: ShardWriter) -> None:
+        if self._recomputation is not None:
+            self._recomputation.written(writer)
 
     def _commit(self, case: ShardCase, staged: StagedShard, claim: Claim) -> None:
         store, replaces = self.store, _committed(case)
@@ -222,33 +233,24 @@ class Mender:
         """Have the source compute exactly the samples that are still lost."""
         lost = _unsettled(case, writer)
         tokens = self.subject.tokens(case.shard)
-        source = self.open_source() if lost and tokens else None
-        if source is None or tokens is None:
+        if not lost or tokens is None:
             return
-        extents = [self.store.samples.extent(sample) for sample in lost]
-        answers = fill(writer, tokens, extents, source, source.origin(),
-                       previous=_contents(case), stop=self.stop)  # fmt: skip
-        for extent, key, answer in answers:
-            if isinstance(answer, Extracted):
+        self.open_source()
+        if self._recomputation is None:
+            return
+        for request, staged in self._recomputation.stage(
+            writer, _requests(lost, tokens), _contents(case), _absent(case)
+        ):
+            rows = len(request.input_ids)
+            if isinstance(staged, Extracted):
                 self.done.samples_reextracted += 1
-                self.done.tokens_reextracted += extent.rows
+                self.done.tokens_reextracted += rows
             else:
-                self._add_attempts(case, writer, extent, answer)
                 self.done.samples_failed += 1
-                self.progress.note(f"sample {key!r} failed: {answer.kind}, {answer.detail}")
-            self.progress.advance(extent.rows)
+                self.progress.note(f"sample {request.key!r} failed: {staged.kind}, {staged.detail}")
+            self.progress.advance(rows)
         if self.stop():
             raise Stopped("stopped; what was computed is kept", remedy="run the same command again")
-
-    def _add_attempts(
-        self, case: ShardCase, writer: ShardWriter, extent: Extent, failed: Failed
-    ) -> None:
-        """Count what failed before; the journal knows this attempt only."""
-        before = _absent(case).get(extent.sample)
-        if before is not None and self.source:
-            attempts = before.attempts + failed.attempts
-            again = dataclasses.replace(failed, attempts=attempts)
-            writer.fail(extent, before.key, again, self.source.origin())
 
     def _give_up(self, case: ShardCase, writer: ShardWriter) -> None:
         """Settle what nobody has as absent: better missing by name than served wrong."""
@@ -314,6 +316,12 @@ def is_unreadable(case: ShardCase) -> bool:
     """Whether readers refuse the whole shard, whatever its samples are worth."""
     size = case.marker.data_bytes if case.marker else None
     return not case.index_whole or case.file_bytes != size
+
+
+def _requests(samples: list[int], tokens: ShardTokens) -> Iterator[Request]:
+    for sample in samples:
+        key, ids, _ = tokens.sample(sample - tokens.first_sample)
+        yield Request(sample, key, ids)
 
 
 def _contents(case: ShardCase) -> dict[int, str]:

@@ -18,7 +18,7 @@ from hsstore.model.document import (
 )
 from hsstore.model.document import validate as validate_document
 from hsstore.model.keys import ShardVersion
-from hsstore.model.source import Origin
+from hsstore.model.source import Origin, attempt_lines
 
 KIND = "manifest"
 
@@ -103,7 +103,10 @@ class StoredSample:
 
 @dataclass(frozen=True, slots=True)
 class AbsentSample:
-    """A sample that its shard was committed without, and why."""
+    """A sample that its shard was committed without, and why.
+
+    ``attempts`` has a line for each attempt, in their order; empty means that there was one.
+    """
 
     sample: int
     key: str
@@ -111,11 +114,21 @@ class AbsentSample:
     rows: int
     reason: str
     detail: str
-    attempts: int
+    attempts: tuple[str, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """One item of ``absent``."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        members = {name: getattr(self, name) for name in self.__slots__}
+        return {**members, "attempts": list(self.attempts)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "AbsentSample":
+        """The inverse of ``to_document``, for a validated document."""
+        return cls(**{**document, "attempts": tuple(document["attempts"])})
+
+    def tried(self) -> tuple[str, ...]:
+        """A line for each attempt, however many there were."""
+        return attempt_lines(self.reason, self.detail, self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +177,7 @@ class Manifest:
             index_xxh3_64=document["index_xxh3_64"],
             chunks=tuple(Chunk(*chunk) for chunk in document["chunks"]),
             samples=tuple(map(StoredSample.from_document, document["samples"])),
-            absent=tuple(AbsentSample(**sample) for sample in document["absent"]),
+            absent=tuple(map(AbsentSample.from_document, document["absent"])),
             origins=tuple(map(Origin.from_document, document["origins"])),
         )
 
@@ -219,7 +232,7 @@ ABSENT_MEMBERS: dict[str, Any] = {
     "rows": integer(1),
     "reason": text(),
     "detail": text(),
-    "attempts": integer(1),
+    "attempts": array(text()),
 }
 FIELDS: dict[str, Any] = {
     "store": hexadecimal(32),

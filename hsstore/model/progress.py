@@ -1,6 +1,7 @@
 """How long work reports itself, without knowing who looks."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 
 class Progress(Protocol):
@@ -18,6 +19,13 @@ class Progress(Protocol):
         """One line that a person would want to see now."""
         ...
 
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        """Something happened, for machines: what, and JSON values about it.
+
+        ``figures`` comes about once a second while work goes on, and is for people too.
+        """
+        ...
+
 
 class Silent:
     """Reports to nobody."""
@@ -29,4 +37,7 @@ class Silent:
         """Ignore."""
 
     def note(self, text: str) -> None:
+        """Ignore."""
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
         """Ignore."""

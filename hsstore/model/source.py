@@ -92,13 +92,22 @@ class Extracted:
 class Failed:
     """A sample that the source could not compute, for good: a stable kind and the words.
 
-    ``attempts`` has a line for each attempt, in their order; empty means that this was the only one.
+    ``attempts`` has a line for each attempt, in their order; empty means that there was one.
     """
 
     sample: int
     kind: str
     detail: str
     attempts: tuple[str, ...] = ()
+
+    def tried(self) -> tuple[str, ...]:
+        """A line for each attempt, however many there were."""
+        return attempt_lines(self.kind, self.detail, self.attempts)
+
+
+def attempt_lines(kind: str, detail: str, attempts: tuple[str, ...]) -> tuple[str, ...]:
+    """A line for each attempt; an only attempt is told by its kind and words."""
+    return attempts or (f"{kind}: {detail}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,8 @@ class HiddenStateSource(Protocol):
 
     A source verifies itself when it is made (model, layers, norm, dtype) and raises SourceError
     then; afterwards every request is answered exactly once, in any order, with Extracted or
-    Failed. It pulls requests as it can work on them, so a slow consumer slows it down. An outage
+    Failed. It pulls requests as it can work on them, so a slow consumer slows it down, and only
+    from the thread that asks for answers. An outage
     of the whole source raises SourceUnavailable instead of failing sample after sample. Where it
     has to wait it may yield Waiting; a consumer then journals what it holds back.
     """

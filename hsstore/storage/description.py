@@ -7,7 +7,7 @@ from hsstore.errors import MalformedInput
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.geometry import Extent
-from hsstore.model.manifest import Chunk, Manifest, StoredSample
+from hsstore.model.manifest import AbsentSample, Chunk, Manifest, StoredSample
 from hsstore.model.marker import Marker
 from hsstore.storage.calibrations import calibrations
 from hsstore.storage.status import staged_samples
@@ -74,7 +74,7 @@ def describe_shard(store: Store, shard: int) -> dict[str, Any]:
         "manifest": {"path": marker.manifest_name, "chunks": len(manifest.chunks)},
         "origins": [origin.to_document() for origin in manifest.origins],
         "stored": [{"sample": s.sample, "id": s.key, "rows": s.rows} for s in manifest.samples],
-        "absent": [absent.to_document() for absent in manifest.absent],
+        "absent": [_absent(absent) for absent in manifest.absent],
     }
 
 
@@ -104,7 +104,7 @@ def describe_sample(store: Store, name: str) -> dict[str, Any]:
 def _committed(store: Store, extent: Extent, marker: Marker, manifest: Manifest) -> dict[str, Any]:
     for absent in manifest.absent:
         if absent.sample == extent.sample:
-            return {"state": "absent", **absent.to_document()}
+            return {"state": "absent", **_absent(absent)}
     stored = next((s for s in manifest.samples if s.sample == extent.sample), None)
     if stored is None:
         return {"state": "unrecorded"}
@@ -117,6 +117,10 @@ def _committed(store: Store, extent: Extent, marker: Marker, manifest: Manifest)
         **_vouched(store, stored),
         "origin": manifest.origins[stored.origin].to_document(),
     }
+
+
+def _absent(absent: AbsentSample) -> dict[str, Any]:
+    return {**absent.to_document(), "attempts": list(absent.tried())}
 
 
 def _vouched(store: Store, stored: StoredSample) -> dict[str, Any]:

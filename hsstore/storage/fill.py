@@ -1,18 +1,24 @@
-"""Filling a staging folder from a source: the samples asked for, each answered once."""
+"""From a source's answers to staged samples: each request answered once, each answer checked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from numpy.typing import NDArray
 
 from hsstore.errors import SourceError
 from hsstore.model.capture import Capture
-from hsstore.model.geometry import Extent
-from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin, Request
-from hsstore.storage.token_file import ShardTokens
+from hsstore.model.source import (
+    Extracted,
+    Failed,
+    HiddenStateSource,
+    Origin,
+    Request,
+    Waiting,
+)
+from hsstore.storage.provenance import Provenance
+from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
-
-Filled = tuple[Extent, str, Extracted | Failed]
 
 # The bits of a positive infinity in each stored dtype; bfloat16 is stored as uint16.
 INFINITY = {"<u2": 0x7F80, "<f2": 0x7C00, "<f4": 0x7F80_0000}
@@ -20,54 +26,85 @@ INFINITY = {"<u2": 0x7F80, "<f2": 0x7C00, "<f4": 0x7F80_0000}
 PIECE_BYTES = 256 << 10
 
 
-def fill(
-    writer: ShardWriter,
-    tokens: ShardTokens,
-    wanted: Sequence[Extent],
-    source: HiddenStateSource,
-    origin: Origin,
-    *,
-    previous: Mapping[int, str] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Filled]:
-    """Have samples of one shard computed and stage the answers; yields each once it is staged.
+def answered(
+    requests: Iterable[Request], source: HiddenStateSource
+) -> Iterator[tuple[Request, Extracted | Failed] | Waiting]:
+    """The source's answers, each beside what it answers; its Waiting as it comes.
 
-    ``previous`` maps samples that are computed again to the content digest they had. ``stop`` is
-    asked before each request. States that are not all finite fail their sample (``non-finite``),
-    whatever the source. Raises SourceError where the source answers what was not asked or leaves
-    something unanswered.
+    Raises SourceError where the source answers what was not asked, or leaves something unanswered.
     """
-    asked: dict[int, tuple[Extent, str]] = {}
-    unanswered = len(wanted)
+    pending: dict[int, Request] = {}
+    asked_all = False
 
-    def requests() -> Iterator[Request]:
-        nonlocal unanswered
-        for n, extent in enumerate(wanted):
-            if stop():
-                unanswered -= len(wanted) - n
-                return
-            key, ids, _ = tokens.sample(extent.sample - tokens.first_sample)
-            asked[extent.sample] = extent, key
-            yield Request(extent.sample, key, ids)
+    def asked() -> Iterator[Request]:
+        nonlocal asked_all
+        for request in requests:
+            pending[request.sample] = request
+            yield request
+        asked_all = True
 
-    for answer in source.states(requests()):
-        if answer.sample not in asked:
+    for answer in source.states(asked()):
+        if isinstance(answer, Waiting):
+            yield answer
+        elif (request := pending.pop(answer.sample, None)) is None:
             raise SourceError(f"the source answered sample {answer.sample}, which was not asked")
-        extent, key = asked.pop(answer.sample)
-        answer = _without_non_finite(answer, writer.capture)  # noqa: PLW2901 - what will be staged
-        if isinstance(answer, Extracted):
-            before = (previous or {}).get(answer.sample)
-            try:
-                writer.add(extent, key, answer.states, origin, previous=before)
-            except ValueError as error:
-                raise SourceError(f"the source answered something else: {error}") from error
         else:
-            writer.fail(extent, key, answer, origin)
-        unanswered -= 1
-        yield extent, key, answer
-    # Those that the source never came to ask for count too.
-    if unanswered:
-        raise SourceError(f"the source left {unanswered} samples unanswered")
+            yield request, answer
+    if pending:
+        raise SourceError(f"the source left {len(pending)} samples unanswered")
+    if not asked_all:
+        raise SourceError("the source ended before it had asked for every sample")
+
+
+class Stager:
+    """Puts answers into writers, once they are fit to be stored.
+
+    ``origin`` is where answers come from that do not say so themselves.
+    """
+
+    def __init__(self, store: Store, provenance: Provenance, origin: Origin) -> None:
+        self._store = store
+        self._provenance = provenance
+        self._agreed = [origin]
+
+    def stage(
+        self,
+        writer: ShardWriter,
+        request: Request,
+        answer: Extracted | Failed,
+        *,
+        previous: str | None = None,
+        earlier: tuple[str, ...] = (),
+    ) -> Extracted | Failed:
+        """Stage one answer, and return what was staged.
+
+        States that are not all finite fail their sample (``non-finite``), whatever the source.
+        ``previous`` is the content digest that they replace, ``earlier`` the attempts before this
+        one. Raises SourceError for another shape or dtype than the store's, IdentityMismatch for
+        another origin.
+        """
+        extent = self._store.samples.extent(request.sample)
+        origin = self._origin(answer)
+        answer = _without_non_finite(answer, writer.capture)
+        if isinstance(answer, Failed):
+            if earlier:
+                answer = dataclasses.replace(answer, attempts=earlier + answer.tried())
+            writer.fail(extent, request.key, answer, origin)
+            return answer
+        try:
+            writer.add(extent, request.key, answer.states, origin, previous=previous)
+        except ValueError as error:
+            raise SourceError(f"the source answered something else: {error}") from error
+        return answer
+
+    def _origin(self, answer: Extracted | Failed) -> Origin:
+        own = answer.origin if isinstance(answer, Extracted) else None
+        if own is None:
+            return self._agreed[0]
+        if own not in self._agreed:
+            self._provenance.refuse_contradiction([own])
+            self._agreed.append(own)
+        return own
 
 
 def _without_non_finite(answer: Extracted | Failed, capture: Capture) -> Extracted | Failed:

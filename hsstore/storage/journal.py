@@ -111,7 +111,7 @@ def _apply(journal: Journal, document: Document) -> None:
         journal.origins.append(Origin.from_document(own["origin"]))
     elif document["kind"] == FAILURE:
         journal.forget(own["sample"])
-        journal.failures[own["sample"]] = AbsentSample(**own)
+        journal.failures[own["sample"]] = AbsentSample.from_document(own)
     else:
         chunks = tuple(Chunk(*chunk) for chunk in own.pop("chunks"))
         sample = StoredSample.from_document(own)

@@ -52,11 +52,6 @@ class Provenance:
                 return
 
 
-def verify_origin(store: Store, origin: Origin) -> None:
-    """IdentityMismatch unless a source may add to this store."""
-    Provenance(store).refuse_contradiction([origin])
-
-
 def refuse_other_origin(
     expected: Origin,
     found: Origin,

@@ -63,7 +63,7 @@ def status(store: Store) -> StoreStatus:
     """Count what is committed, staged, absent and missing. Raises StoreError, OSError."""
     committed = store.committed()
     markers, unreadable = _markers(store, committed)
-    staged = _staged(store, set(committed))
+    staged = staged_by_shard(store, set(committed))
     done = sum(marker.samples for marker in markers)
     lost = sum(marker.absent for marker in markers)
     in_journals = sum(len(samples) for samples in staged.values())
@@ -92,7 +92,7 @@ def status(store: Store) -> StoreStatus:
 
 def staged_samples(store: Store, shard: int) -> set[int]:
     """The global indexes of samples that the journals of a shard's staging folders hold."""
-    return _staged(store, set()).get(shard, set())
+    return staged_by_shard(store, set()).get(shard, set())
 
 
 def _markers(
@@ -108,8 +108,8 @@ def _markers(
     return markers, unreadable
 
 
-def _staged(store: Store, committed: set[int]) -> dict[int, set[int]]:
-    """Journalled samples by shard, leaving out shards that a repair is replacing."""
+def staged_by_shard(store: Store, committed: set[int]) -> dict[int, set[int]]:
+    """Journalled samples by shard, leaving out ``committed`` ones, which a repair is replacing."""
     samples: dict[int, set[int]] = {}
     for name in store.filesystem.names(store.root / keys.STAGE):
         stage = keys.read_stage(name)

@@ -68,6 +68,8 @@ class ShardWriter:
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.journal = Journal()
         self._lines: list[bytes] = []
+        self._unsynced: list[int] = []
+        self._durable: list[int] = []
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
         self._broken = False
@@ -175,7 +177,8 @@ class ShardWriter:
         self.journal.forget(extent.sample)
         self.journal.failures[extent.sample] = absent
         self._lines.append(failure_line(absent))
-        self._sync_when_due()
+        self._unsynced.append(extent.sample)
+        self.sync_when_due()
 
     def _check(self, extent: Extent, states: NDArray[Any]) -> None:
         shape = (extent.rows, self._geometry.layers, self._geometry.hidden_size)
@@ -246,7 +249,8 @@ class ShardWriter:
         self.journal.chunks[sample.sample] = chunks
         self.journal.failures.pop(sample.sample, None)
         self._lines.append(sample_line(sample, chunks))
-        self._sync_when_due()
+        self._unsynced.append(sample.sample)
+        self.sync_when_due()
 
     def _origin(self, origin: Origin) -> int:
         known = self.journal.origin(origin)
@@ -261,7 +265,18 @@ class ShardWriter:
 
     # -- durability --------------------------------------------------------------------------------
 
-    def _sync_when_due(self) -> None:
+    @property
+    def unsynced_bytes(self) -> int:
+        """How much a power cut would cost now."""
+        return self._unsynced_bytes
+
+    def take_durable(self) -> list[int]:
+        """The samples whose journal lines became durable since this was last asked."""
+        durable, self._durable = self._durable, []
+        return durable
+
+    def sync_when_due(self) -> None:
+        """Sync, if the last time is long ago or much was written since."""
         due = time.monotonic() - self._synced_at >= SYNC_SECONDS
         if due or self._unsynced_bytes >= SYNC_BYTES:
             self.sync()
@@ -280,6 +295,8 @@ class ShardWriter:
         self._broken = False
         self._journal_end += len(lines)
         self._lines.clear()
+        self._durable += self._unsynced
+        self._unsynced.clear()
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
 

@@ -81,6 +81,7 @@ class FakeSGLang:
         self._times: Counter[tuple[int, ...]] = Counter()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -145,11 +146,9 @@ class FakeSGLang:
             writer.transport.abort()
 
     async def _end(self) -> None:
+        self._over.set()
         await self._stop()
-        me = asyncio.current_task()
-        rest = [task for task in asyncio.all_tasks() if task is not me]
-        for task in rest:
-            task.cancel()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*rest, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -267,7 +266,8 @@ class FakeSGLang:
         self, asked: dict[str, Any], fault: Fault | None
     ) -> tuple[int, bytes] | None:
         if fault == "hang":
-            await asyncio.sleep(3600)
+            await self._over.wait()
+            return None
         if fault == "die":
             await self._stop()
         if fault in ("disconnect", "die"):
@@ -339,6 +339,7 @@ class FakeSGLang:
             "plugin": "0",
             "model_path": self._model_info()["model_path"],
             "layers": list(identity.capture.layers),
+            "engine_layers": sorted(k - 1 for k in identity.capture.layers if isinstance(k, int)),
             "dtype": identity.capture.dtype,
             "hidden_size": identity.model.hidden_size,
             "norm": "post",

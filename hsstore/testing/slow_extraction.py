@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hsstore.extraction.extractor import extract
-from hsstore.model.source import Extracted, Failed, Request
+from hsstore.model.source import Extracted, Failed, Request, Waiting
 from hsstore.storage import writer
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
@@ -23,7 +23,7 @@ class SlowSource(SeededSource):
     log: int
     seconds: float
 
-    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
+    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed | Waiting]:
         """One answer a request, in their order."""
         for request in requests:
             time.sleep(self.seconds)

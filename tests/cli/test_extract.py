@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from hsstore.model.identity import StoreIdentity
-from hsstore.model.source import Extracted, Failed, Request
+from hsstore.errors import SourceUnavailable
+from hsstore.model.source import Extracted, Failed, Request, Waiting
 from hsstore.storage.claim import claimed
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, key_of
 from hsstore_cli import extract
 from hsstore_cli.main import main
+from hsstore_cli.source_option import SourceOptions
 
 LENGTHS = [5, 3, 9, 16, 1, 2]
 
@@ -37,7 +38,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
         before: Callable[[int], object] = lambda _: None, failing: dict[str, str] | None = None
     ) -> None:
         class Watched(SeededSource):
-            def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed]:
+            def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed | Waiting]:
                 def watched() -> Iterator[Request]:
                     for request in requests:
                         before(request.sample)
@@ -45,9 +46,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
 
                 return super().states(watched())
 
-        def opened(text: str | None, identity: StoreIdentity, batch: int | None) -> SeededSource:
-            assert (text, batch) == ("transformers:model", None)
-            return Watched(identity, failing)
+        def opened(options: SourceOptions, store: Store, _note: object) -> SeededSource:
+            assert options == SourceOptions("transformers:model")
+            return Watched(store.identity, failing)
 
         monkeypatch.setattr(extract, "open_source", opened)
 
@@ -177,3 +178,57 @@ def test_a_filled_store_needs_no_model(
     assert run(store) == 0
     assert "6 of 6 samples committed" in capfd.readouterr().out
     assert main(["extract", str(store.root)]) == 2
+
+
+def test_every_sample_is_accounted_for_when_an_error_ends_it(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def lost(sample: int) -> None:
+        if sample == 3:
+            raise SourceUnavailable("the server is gone")
+
+    use(before=lost, failing={key_of(1): "too odd"})
+    log = tmp_path / "log.jsonl"
+    assert run(store, "--json", "--log-json", str(log)) == 8
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["error"] == "the server is gone"
+    assert "error: the server is gone" in shown.err
+    account = found["account"]
+    assert account.pop("total") == 6 == sum(account.values())
+    assert (account["extracted"], account["failed"], account["not_reached"]) == (2, 1, 3)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [e["event"] for e in events if e["event"] not in ("note", "figures")] == [
+        "begin",
+        "work",
+        "sample-failed",
+        "shard-committed",
+        "shard-committed",
+        "error",
+        "summary",
+    ]
+    failed = next(e for e in events if e["event"] == "sample-failed")
+    assert (failed["id"], failed["attempts"]) == (key_of(1), ["seeded: too odd"])
+    assert events[-1]["account"]["not_reached"] == 3
+
+
+def test_the_account_is_told_to_people_too(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use()
+    assert run(store, "--shards", "0") == 0
+    use(before=lambda sample: os.kill(os.getpid(), signal.SIGINT) if sample == 3 else None)
+    capsys.readouterr()
+    assert run(store) == 32
+    shown = capsys.readouterr().out
+    told = "6 samples: 2 committed before, 2 computed and committed, 2 not reached"
+    assert f"asked for: {told}" in shown
+
+
+def test_a_log_to_stderr_replaces_progress(
+    store: Store, use: Use, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use()
+    assert run(store, "--log-json", "-", "--order", "longest-first") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["event"] for line in lines][-1] == "summary"

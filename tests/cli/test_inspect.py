@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import xxhash
 
+from hsstore.integrity.repair import repair
 from hsstore.model.calibration import PROJECTIONS, Agreement, Calibration, Engine
 from hsstore.storage.calibrations import publish_calibration
 from hsstore.storage.store import Store
+from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, key_of
 from hsstore_cli.main import main
 
@@ -130,3 +132,20 @@ def test_shard_and_sample_together_are_wrong_usage(
 ) -> None:
     assert main(["inspect", str(store.root), "--shard", "0", "--sample", "x"]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+def test_every_attempt_of_an_absent_sample_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = {key_of(0): "too hot", key_of(1): "too long"}
+    store = fill(empty_store(tmp_path / "tried", LENGTHS), failing=failing)
+    source = SeededSource(store.identity, {key_of(1): "still too long"})
+    repair(store.root, source=lambda: source, apply=True)
+    attempts = ["seeded: too long", "seeded: still too long"]
+    assert main(["inspect", str(store.root), "--sample", key_of(1), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["attempts"] == attempts
+    for option in (("--sample", key_of(1)), ("--shard", "0")):
+        assert main(["inspect", str(store.root), *option]) == 0
+        shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        at = shown.index("attempts:")
+        assert shown[at + 1 : at + 3] == [f"- {line}" for line in attempts]

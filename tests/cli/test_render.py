@@ -83,3 +83,62 @@ def test_bar_shows_each_piece_of_work_on_stderr(capsys: pytest.CaptureFixture[st
 
 def test_progress_without_a_terminal_is_lines() -> None:
     assert isinstance(render.progress(), render.Lines)
+
+
+FIGURES = {
+    "tokens_per_second": 1234.5,
+    "bytes_per_second": 45_100_000.0,
+    "seconds_left": 7800.0,
+    "seconds": 10.0,
+    "seconds_source": 8.0,
+    "seconds_disk": 0.5,
+    "free_bytes": 1_200_000_000_000,
+    "samples_failed": 0,
+    "waiting": None,
+}
+
+
+def test_figures_say_which_side_is_the_bottleneck_since_the_last_look() -> None:
+    looks = render.Looks()
+    assert looks.text(FIGURES) == (
+        "1,234 tok/s, 2 h 10 min left, source 80 % disk 5 %, 45.10 MB/s, 1.20 TB free"
+    )
+    later = {
+        **FIGURES,
+        "seconds": 20.0,
+        "seconds_disk": 10.5,
+        "tokens_per_second": 0.0,
+        "bytes_per_second": 0.0,
+        "seconds_left": None,
+        "samples_failed": 2,
+        "waiting": "http://a is away: waiting 40 s of 1800",
+    }
+    assert looks.text(later) == (
+        "0 tok/s, unknown time left, http://a is away: waiting 40 s of 1800, "
+        "source 0 % disk 100 %, 2 failed, 0 B/s, 1.20 TB free"
+    )
+
+
+def test_lines_show_figures_even_while_nothing_advances(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    with render.Lines(clock=lambda: now[0]) as progress:
+        progress.start(1000, 400, "tok")
+        for seconds in (30.0, 61.0, 100.0):
+            now[0] = seconds
+            progress.event("figures", FIGURES)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("400 of 1000 tok (40.0%), 1,234 tok/s, 2 h 10 min left")
+
+
+def test_the_bar_shows_figures_instead_of_its_own_speed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with render.Bar() as progress:
+        progress.start(1000, 400, "tok")
+        progress.advance(100)
+        progress.event("figures", FIGURES)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "500/1.00k tok, 1,234 tok/s, 2 h" in last
+    assert "tok/s]" not in last

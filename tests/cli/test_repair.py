@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
-from hsstore.model.identity import StoreIdentity
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import contents, filled_store
 from hsstore_cli.main import main
+from hsstore_cli.source_option import SourceOptions
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[SeededSource]:
     """Stand in for a real model; the sources that were opened."""
     sources: list[SeededSource] = []
 
-    def open_source(text: str, identity: StoreIdentity) -> SeededSource:
-        assert text == "transformers:MODEL"
-        sources.append(SeededSource(identity))
+    def open_source(options: SourceOptions, store: Store, _note: object) -> SeededSource:
+        assert options == SourceOptions("transformers:MODEL")
+        sources.append(SeededSource(store.identity))
         return sources[-1]
 
     monkeypatch.setattr("hsstore_cli.repair.open_source", open_source)

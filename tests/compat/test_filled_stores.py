@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hsstore.errors import SampleAbsent
 from hsstore.model import keys
-from hsstore.model.identity import StoreIdentity
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -33,8 +32,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     dtype, codec = request.param
     made = empty_store(tmp_path / "store", LENGTHS, hidden_size=24, dtype=dtype, codec=codec)
 
-    def opened(_: str | None, identity: StoreIdentity, __: int | None) -> SeededSource:
-        return SeededSource(identity, {key_of(ABSENT): "cannot be had"})
+    def opened(_options: object, store: Store, _note: object) -> SeededSource:
+        return SeededSource(store.identity, {key_of(ABSENT): "cannot be had"})
 
     monkeypatch.setattr("hsstore_cli.extract.open_source", opened)
     assert main(["extract", str(made.root), "--source", "transformers:model"]) == 4

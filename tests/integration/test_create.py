@@ -3,7 +3,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,9 @@ class Notes:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        raise AssertionError(name, members)
 
 
 def test_progress_adds_up_and_a_raised_shard_is_said(tmp_path: Path) -> None:

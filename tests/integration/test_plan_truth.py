@@ -37,6 +37,9 @@ class ConstantSource:
         for request in requests:
             yield Extracted(request.sample, np.ones((len(request.input_ids), *shape), dtype))
 
+    def settled(self, samples: Iterable[int]) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -1,6 +1,7 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -559,11 +560,14 @@ def test_what_servers_say_of_themselves_is_told_apart() -> None:
 
 
 def test_what_is_not_wanted_any_more_is_aborted(tmp_path: Path) -> None:
-    hang = lambda ids, _times: "hang" if len(ids) == 9 else None  # noqa: E731
+    def hang(ids: Sequence[int], _times: int) -> Fault | None:
+        return "hang" if len(ids) == 9 else None
+
     with FakeSGLang(SPOOLED, fault=hang, spool=tmp_path) as server:
         source = opened(server)
         given = source.states(requests([5, 9, 9]))
         assert isinstance(next(given), Extracted)
+        until(lambda: len(server.asked) == 4)
         given.close()
         hung = [body["rid"] for body in server.asked if len(body["input_ids"]) == 9]
         assert sorted(server.aborted) == sorted(hung)
@@ -572,6 +576,15 @@ def test_what_is_not_wanted_any_more_is_aborted(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("hsstore-*"))
         source.close()
     assert not [t for t in threading.enumerate() if t.name == "hsstore-sglang"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until the server has seen something, which it does in a moment."""
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen")
 
 
 def test_spool_files_stay_until_they_are_settled(tmp_path: Path) -> None:

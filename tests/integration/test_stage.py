@@ -151,7 +151,7 @@ def test_a_sample_that_was_damaged_and_then_failed_stays_failed(store: Store) ->
     (folder / keys.STAGED_DATA).write_bytes(bytes(len(raw)))
     claim = hold(store, "b" * 16)
     writer = opened(store, claim)
-    failed = Failed(0, "gone", "for good", 3)
+    failed = Failed(0, "gone", "for good")
     writer.fail(store.samples.extent(0), key_of(0), failed, SeededSource(store.identity).origin())
     writer.close()
     again = opened(store, claim)

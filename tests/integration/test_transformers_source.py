@@ -240,7 +240,12 @@ def test_a_failed_batch_is_retried_sample_by_sample(
         Request(n, str(n), np.array([1, 2, token], np.int32)) for n, token in enumerate([3, 50, 4])
     ]
     answers = list(source.states(asked))
-    assert answers[1] == Failed(1, "forward-error", "kernel failed", attempts=2)
+    assert answers[1] == Failed(
+        1,
+        "forward-error",
+        "kernel failed",
+        ("in a batch of 3 samples: kernel failed", "alone: kernel failed"),
+    )
     assert isinstance(answers[0], Extracted)
     assert isinstance(answers[2], Extracted)
     assert (source.forwards, source.tokens_computed) == (4, 6)

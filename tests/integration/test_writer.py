@@ -81,7 +81,7 @@ def test_another_shape_or_dtype_is_refused(
 
 def test_a_finished_shard_is_described_by_its_manifest(store: Store, writer: ShardWriter) -> None:
     states = {n: add(store, writer, n) for n in (2, 0)}
-    failed = Failed(1, "gone", "for good", 2)
+    failed = Failed(1, "gone", "for good", ("busy", "gone"))
     origin = SeededSource(store.identity).origin()
     writer.fail(store.samples.extent(1), key_of(1), failed, origin)
     staged = writer.finish(range(len(LENGTHS)))
@@ -100,7 +100,9 @@ def test_a_finished_shard_is_described_by_its_manifest(store: Store, writer: Sha
     assert {s.sample: s.content for s in manifest.samples} == {
         n: digest.content_digest(rows) for n, rows in states.items()
     }
-    assert [(a.sample, a.reason, a.attempts) for a in manifest.absent] == [(1, "gone", 2)]
+    assert [(a.sample, a.reason, a.attempts) for a in manifest.absent] == [
+        (1, "gone", ("busy", "gone"))
+    ]
     assert (staged.marker.samples, staged.marker.absent, staged.marker.tokens) == (2, 1, 8)
 
 

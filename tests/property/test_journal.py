@@ -11,7 +11,7 @@ HEADER = header_line("0" * 32, 3, 1, "0" * 16, ORIGIN)
 
 def line(sample: int, *, stored: bool) -> bytes:
     if not stored:
-        return failure_line(AbsentSample(sample, f"k{sample}", 0, 1, "gone", "for good", 1))
+        return failure_line(AbsentSample(sample, f"k{sample}", 0, 1, "gone", "for good"))
     statistics = Statistics(1, (1.0,), (2.0,))
     content = StoredSample(sample, f"k{sample}", 0, 1, "0" * 32, statistics, 0)
     return sample_line(content, (Chunk(0, 0, 4, "0" * 16),))

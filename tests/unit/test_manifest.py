@@ -26,7 +26,7 @@ MANIFEST = Manifest(
     index_xxh3_64="2" * 16,
     chunks=(Chunk(0, 0, 32, "3" * 16), Chunk(3, 32, 32, "4" * 16)),
     samples=(StoredSample(9, "ä", 0, 3, "5" * 32, Statistics(3, (1.5, math.nan), (0.0, 2.0)), 0),),
-    absent=(AbsentSample(10, "b", 4, 2, "non-finite", "row 1", 3),),
+    absent=(AbsentSample(10, "b", 4, 2, "non-finite", "row 1", ("a", "b")),),
     origins=(Origin({"weights": None}, {"engine": "a"}),),
 )
 

@@ -21,8 +21,11 @@ from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Origin
 
 Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
+"""The states [tokens, layers, hidden] of one prompt, int32 [tokens], as the store keeps them."""
+
 Calibrate = Callable[[Ask, Facts], None]
 
+ENGINE = "sglang"
 PROMPT_TOKENS = 12
 # What a known-good prompt shows of a server when its answer is one of these.
 UNFIT = ("wrong-shape", "wrong-dtype", "wrong-reply", "non-finite", "not-captured", "rejected")
@@ -168,7 +171,7 @@ class Server:
 
     def _recorded(self, facts: Facts, boot: str | None) -> dict[str, str]:
         said = {
-            "engine": "sglang",
+            "engine": ENGINE,
             "engine_version": facts.release,
             "dtype": facts.dtype,
             "attention": facts.attention_backend,

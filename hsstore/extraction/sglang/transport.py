@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hsstore.capture.layer_ids import counts_block_outputs
 from hsstore.errors import MalformedInput
-from hsstore.model.capture import FINAL, FINAL_PRE, SGLANG_BLOCK_OUTPUTS, Capture
+from hsstore.model.capture import FINAL, FINAL_PRE, Capture
 
 Transport = Literal["json", "spool"]
 
@@ -38,12 +39,12 @@ def choose_transport(capture: Capture, *, spool: bool) -> Transport:
 def json_kind(capture: Capture, model_type: str) -> JsonKind:
     """What a server must be launched to return by JSON for a store's layers.
 
-    SGLang counts block outputs where that was seen, so our layer k is its k - 1. Raises
-    MalformedInput for the embedding, and for a model type whose count is not known.
+    SGLang counts block outputs, so our layer k is its k - 1. Raises MalformedInput for the
+    embedding, and for a model type of which that is not known.
     """
     if capture.layers == (FINAL,):
         return JsonKind(None)
-    if model_type not in SGLANG_BLOCK_OUTPUTS:
+    if not counts_block_outputs(model_type):
         raise MalformedInput(
             f"SGLang's layer count for model type {model_type!r} is not known here",
             remedy="use --source transformers:PATH for this store",

@@ -1,0 +1,126 @@
+"""One shard between its claim and its commit."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import Marker
+from hsstore.model.source import Extracted, Failed, Origin, Request
+from hsstore.storage.claim import Claim, claimed
+from hsstore.storage.commit import commit_new
+from hsstore.storage.provenance import Provenance, refuse_other_origin
+from hsstore.storage.roll_forward import roll_forward
+from hsstore.storage.stage import staging, take_over
+from hsstore.storage.store import Store
+from hsstore.storage.writer import ShardWriter
+
+
+class OpenShard:
+    """A claimed shard whose staging folder is open, until it is committed or closed.
+
+    ``resumed`` and ``absent_before`` count what earlier runs had journalled, stored and failed;
+    ``extracted``, ``failed`` and ``tokens`` what this one staged.
+    """
+
+    def __init__(
+        self, store: Store, claim: Claim, writer: ShardWriter, claim_held: ExitStack,
+        staging_open: ExitStack,
+    ) -> None:  # fmt: skip
+        self.shard = claim.shard
+        self.writer = writer
+        self.samples = store.samples.shard_samples(claim.shard)
+        self.unsettled = set(self.samples) - writer.journal.settled()
+        self.resumed = len(writer.journal.samples)
+        self.absent_before = len(writer.journal.failures)
+        self.extracted = self.failed = self.tokens = 0
+        self._store = store
+        self._claim = claim
+        self._claim_held = claim_held
+        self._staging_open = staging_open
+
+    def requests(self) -> list[Request]:
+        """What is still to be computed, in dataset order. Raises InvalidDocument, OSError."""
+        if not self.unsettled:
+            return []
+        tokens = self._store.tokens(self.shard)
+        asked = []
+        for sample in sorted(self.unsettled):
+            key, ids, _ = tokens.sample(sample - tokens.first_sample)
+            asked.append(Request(sample, key, ids))
+        return asked
+
+    def settle(self, request: Request, staged: Extracted | Failed) -> None:
+        """Count what was staged."""
+        self.unsettled.discard(request.sample)
+        if isinstance(staged, Extracted):
+            self.extracted += 1
+            self.tokens += len(request.input_ids)
+        else:
+            self.failed += 1
+
+    def verify_claim(self) -> None:
+        """ClaimedByAnother where another writer took over."""
+        self._claim.verify()
+
+    def commit(self, provenance: Provenance) -> Marker:
+        """Finish and commit the shard, all of whose samples are settled, and let go of it.
+
+        Raises ClaimedByAnother where another writer took over or came first.
+        """
+        with naming_a_rival(self._claim):
+            staged = self.writer.finish(self.samples)
+            self._staging_open.close()
+            provenance.refuse_contradiction(self.writer.journal.origins)
+            commit_new(self._store.filesystem, self._store.root, staged, self._claim)
+        self._claim_held.close()
+        return staged.marker
+
+    def close(self) -> None:
+        """Make what is staged durable and let go of the shard; twice does no harm."""
+        try:
+            self._staging_open.close()
+        finally:
+            self._claim_held.close()
+
+
+def take(store: Store, shard: int, origin: Origin) -> OpenShard | Marker | ShardVersion:
+    """Claim a shard, and open it with what earlier writers journalled.
+
+    A Marker where it was whole but for that marker, which is there now; a ShardVersion where
+    somebody else has committed it. Raises ClaimedByAnother while a live writer holds it, and
+    IdentityMismatch where what is journalled is of another origin.
+    """
+    with ExitStack() as claim_held:
+        claim = claim_held.enter_context(
+            claimed(store.filesystem, store.root, store.identity.uuid, shard)
+        )
+        with naming_a_rival(claim), ExitStack() as staging_open:
+            if (version := take_over(store, claim)) is not None:
+                return version
+            if (marker := roll_forward(store, shard)) is not None:
+                return marker
+            writer = staging_open.enter_context(staging(store, ShardVersion(shard, 1), claim))
+            _refuse_other_origins(writer, origin)
+            return OpenShard(store, claim, writer, claim_held.pop_all(), staging_open.pop_all())
+
+
+def _refuse_other_origins(writer: ShardWriter, origin: Origin) -> None:
+    for earlier in writer.journal.origins:
+        refuse_other_origin(
+            earlier,
+            origin,
+            str(writer.folder),
+            remedy="use the model that began this shard, or remove that folder to give up "
+            "what it holds",
+        )
+
+
+@contextlib.contextmanager
+def naming_a_rival(claim: Claim) -> Iterator[None]:
+    """ClaimedByAnother for a file that is gone because a rival has renamed our staging folder."""
+    try:
+        yield
+    except FileNotFoundError:
+        claim.verify()
+        raise
