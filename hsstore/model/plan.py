@@ -51,6 +51,14 @@ class TokenFiles:
         groups = itertools.groupby(files, key=lambda file: file.generation)
         return cls(tuple((g, "".join(file.xxh3_128 for file in added)) for g, added in groups))
 
+    def spans(self) -> Iterator[tuple[int, range]]:
+        """Every plan generation that added shards, and which, in order."""
+        first = 0
+        for generation, digests in self.parts:
+            stop = first + len(digests) // DIGEST_DIGITS
+            yield generation, range(first, stop)
+            first = stop
+
     def __len__(self) -> int:
         return sum(len(digests) for _, digests in self.parts) // DIGEST_DIGITS
 

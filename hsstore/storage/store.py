@@ -3,7 +3,7 @@
 import errno
 import functools
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +13,7 @@ import xxhash
 from hsstore.errors import InvalidDocument, NotAStore, SampleMissing, StoreError
 from hsstore.model import commands, keys
 from hsstore.model.document import unseal
-from hsstore.model.geometry import place
+from hsstore.model.geometry import Extent, place
 from hsstore.model.identity import KIND as STORE_KIND
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
@@ -113,9 +113,17 @@ class Store:
         return SampleTable(start, length, self.identity.shard_rows)
 
     def _table_from_tokens(self) -> SampleTable:
-        lengths = [int(n) for k in range(self.plan.shards) for n in self.tokens(k).lengths]
-        extents = list(place(lengths, self.identity.geometry))
-        return SampleTable.of(extents, self.identity.shard_rows)
+        """Place the samples anew; each growth begins a shard of its own."""
+
+        def extents() -> Iterator[Extent]:
+            placed = 0
+            for _, shards in self.plan.token_files.spans():
+                lengths = [int(n) for k in shards for n in self.tokens(k).lengths]
+                yield from place(lengths, self.identity.geometry,
+                                 first_shard=shards.start, first_sample=placed)  # fmt: skip
+                placed += len(lengths)
+
+        return SampleTable.of(extents(), self.identity.shard_rows)
 
     def tokens(self, shard: int) -> token_file.ShardTokens:
         """Keys, token ids and loss masks of a shard, verified against the plan."""
