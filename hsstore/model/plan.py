@@ -19,6 +19,7 @@ from hsstore.model.document import (
     integer,
     optional,
     record,
+    seal_digits,
 )
 from hsstore.model.document import validate as validate_document
 
@@ -94,6 +95,11 @@ class Plan:
     sample_table: str
     token_files: TokenFiles
     previous: str | None = None
+
+    @property
+    def seal(self) -> str:
+        """The seal of its document, which the next plan names as ``previous``."""
+        return seal_digits(self.to_document())
 
     def to_document(self) -> Document:
         """The document without its seal."""

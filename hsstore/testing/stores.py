@@ -13,6 +13,7 @@ from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import claimed
 from hsstore.storage.commit import commit_replacement
 from hsstore.storage.create import create
+from hsstore.storage.extend import extend
 from hsstore.storage.stage import open_stage
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -62,6 +63,27 @@ def empty_store(
             chunk_rows=chunk_rows,
             shard_rows=shard_rows,
         )
+
+
+def more_samples(path: Path, lengths: Sequence[int], *, first: int, named: bool = True) -> Path:
+    """A dataset to extend these stores by; its samples have the numbers from ``first`` on.
+
+    Without names they have no ids.
+    """
+    lines = [json.loads(_line(n, tokens)) for n, tokens in enumerate(lengths, first)]
+    if not named:
+        lines = [{name: line[name] for name in line if name != "id"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def grown(store: Store, *growths: Sequence[int]) -> Store:
+    """The store after each of these growths, given by the lengths of the new samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        for lengths in growths:
+            dataset = more_samples(Path(folder, "more"), lengths, first=store.plan.samples)
+            store = extend(store, dataset).store
+    return store
 
 
 def _line(sample: int, tokens: int) -> str:
