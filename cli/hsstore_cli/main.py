@@ -16,6 +16,7 @@ COMMANDS = {
     "plan": "Say what a run needs, against what the target has.",
     "create": "Make an empty store for a tokenised dataset.",
     "extract": "Fill a store with hidden states.",
+    "extend": "Add the samples of another dataset to a store.",
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",
     "fsck": "Check a store and name what is damaged; writes nothing.",

@@ -45,12 +45,13 @@ SHARD_OVERHEAD_BYTES = 32 << 10
 class Duplicate:
     """A sample of the dataset whose token ids another has: ``place`` is its file and line.
 
-    ``equals`` is the key of the first sample with these ids, in the store or, where ``in_store`` is
-    False, on an earlier line.
+    ``key`` is None for a sample without an id that was left out: it never got a number. ``equals``
+    is the key of the first sample with these ids, in the store or, where ``in_store`` is False, on
+    an earlier line.
     """
 
     place: str
-    key: str
+    key: str | None
     equals: str
     in_store: bool
 
@@ -186,8 +187,8 @@ class _Run:
     extents: list[Extent] = field(default_factory=list)
     files: list[TokenFile] = field(default_factory=list)
     seen: dict[bytes, str] = field(default_factory=dict)
-    # Each with the number of the sample in the store that it equals, or the key of one before it.
-    duplicates: list[tuple[TokenisedSample, int | str]] = field(default_factory=list)
+    # Line, key, and the number of the sample in the store that it equals, or the key of one before.
+    duplicates: list[tuple[int, str | None, int | str]] = field(default_factory=list)
     known: KnownSamples | None = None
     grown: Store | None = None
 
@@ -212,22 +213,25 @@ class _Run:
             if sample is None or length != len(sample.input_ids):
                 raise changed(self.source)
             self.progress.advance(length)
-            if self._is_duplicate(sample, known) and self.skip_duplicates:
-                self.naming.leave_out(sample)
-                continue
-            self._refuse_known_key(sample, known)
-            yield sample
+            equal = self._equal(sample, known)
+            skipped = equal is not None and self.skip_duplicates
+            key = None if skipped and self.naming.leave_out(sample) else sample.key
+            if equal is not None:
+                self.duplicates.append((sample.line, key, equal))
+            if not skipped:
+                self._refuse_known_key(sample, known)
+                yield sample
 
-    def _is_duplicate(self, sample: TokenisedSample, known: KnownSamples) -> bool:
+    def _equal(self, sample: TokenisedSample, known: KnownSamples) -> int | str | None:
+        """The number or key of the first sample with the same token ids, None for a new one."""
         digest = token_digest(sample.input_ids)
-        equal: int | str | None = known.with_tokens(digest)
-        if equal is None:
-            equal = self.seen.get(digest)
-        if equal is None:
-            self.seen[digest] = sample.key
-            return False
-        self.duplicates.append((sample, equal))
-        return True
+        number = known.with_tokens(digest)
+        if number is not None:
+            return number
+        if digest in self.seen:
+            return self.seen[digest]
+        self.seen[digest] = sample.key
+        return None
 
     def _refuse_known_key(self, sample: TokenisedSample, known: KnownSamples) -> None:
         number = known.with_key(sample.key)
@@ -287,12 +291,12 @@ class _Run:
         )
 
     def _named(self) -> Iterator[Duplicate]:
-        numbers = {equal for _, equal in self.duplicates if isinstance(equal, int)}
+        numbers = {equal for *_, equal in self.duplicates if isinstance(equal, int)}
         names = keys_of(self.held.store, numbers)
-        for sample, equal in self.duplicates:
+        for line, key, equal in self.duplicates:
             stored = isinstance(equal, int)
-            key = names[equal] if isinstance(equal, int) else equal
-            yield Duplicate(f"{self.source}:{sample.line}", sample.key, key, in_store=stored)
+            other = names[equal] if isinstance(equal, int) else equal
+            yield Duplicate(f"{self.source}:{line}", key, other, in_store=stored)
 
 
 def _placed(

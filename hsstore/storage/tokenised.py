@@ -55,11 +55,13 @@ class Naming:
     number: int = 0
     lines: dict[str, int] = field(default_factory=dict)
 
-    def leave_out(self, sample: TokenisedSample) -> None:
-        """Take back the latest sample: the next one gets its number."""
+    def leave_out(self, sample: TokenisedSample) -> bool:
+        """Take back the latest sample: the next one gets its number. Whether that was its name."""
         self.number -= 1
-        if sample.key == str(self.number):
+        numbered = sample.key == str(self.number)
+        if numbered:
             del self.lines[sample.key]
+        return numbered
 
     def name(self, document: dict[str, Any], place: str, line: int) -> str:
         """The key of the sample on a line; MalformedInput where another line has it."""
