@@ -274,7 +274,9 @@ class _Run:
             tokens=before.plan.tokens + int(added.length.sum(dtype=np.int64)),
             dataset=known.dataset.hexdigest(),
             sample_table=before.samples.followed_by(added).digest(),
-            token_files=TokenFiles((*before.plan.token_files.parts, *TokenFiles.of(self.files).parts)),
+            token_files=TokenFiles(
+                (*before.plan.token_files.parts, *TokenFiles.of(self.files).parts)
+            ),
             previous=before.plan.seal,
         )
 

@@ -73,7 +73,9 @@ def key_digest(key: str) -> bytes:
 def keys_of(store: Store, samples: set[int]) -> dict[int, str]:
     """The keys of samples; each token file is read once."""
     found: dict[int, str] = {}
-    for shard, own in groupby(sorted(samples), key=lambda sample: store.samples.extent(sample).shard):
+    for shard, own in groupby(
+        sorted(samples), key=lambda sample: store.samples.extent(sample).shard
+    ):
         tokens = store.tokens(shard)
         found |= {sample: tokens.keys[sample - tokens.first_sample] for sample in own}
     return found

@@ -219,9 +219,7 @@ def _fsck(root: Path) -> str:
     return f"run: {commands.hsstore('fsck', root)}"
 
 
-def newest_plan(
-    filesystem: Filesystem, root: Path, uuid: str, *, or_older: bool = False
-) -> Plan:
+def newest_plan(filesystem: Filesystem, root: Path, uuid: str, *, or_older: bool = False) -> Plan:
     """The plan of the highest generation; ``or_older``: of the highest that proves whole.
 
     An older one shows a smaller store. Raises InvalidDocument, OSError.

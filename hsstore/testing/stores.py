@@ -125,6 +125,13 @@ def filled_store(
     )
 
 
+def grown_filled_store(root: Path, *, codec: str = "none") -> Store:
+    """``filled_store`` with its last samples added by two growths: three generations of plans."""
+    first, second = 2, 8
+    store = filled_store(root, LENGTHS[:first], codec=codec)
+    return fill(grown(store, LENGTHS[first:second], LENGTHS[second:]))
+
+
 def contents(store: Store) -> dict[str, str]:
     """The content digest of every committed sample by key."""
     return {

@@ -4,7 +4,6 @@ import errno
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.errors import ClaimedByAnother, HsstoreError, StorageFailed, StoreError
+from hsstore.errors import ClaimedByAnother, StorageFailed, StoreError
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
@@ -28,7 +27,7 @@ from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
 from hsstore.testing.faults import CHANGING, GROWING, Crash, FaultyFilesystem
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import contents, empty_store, fill, more_samples
+from hsstore.testing.stores import empty_store, fill, more_samples
 from hsstore.testing.verdicts import assert_complete, assert_exact, leftovers
 
 OLD, MORE = (3, 7), (5, 9)
@@ -46,7 +45,7 @@ def template(tmp_path: Path) -> Path:
     return fill(empty_store(tmp_path / "template", OLD)).root
 
 
-@pytest.fixture(params=[True, False], ids=["ids", "numbers"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.sweep)], ids=["numbers", "ids"])
 def more(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return more_samples(tmp_path / "more.jsonl", MORE, first=len(OLD), named=request.param)
 
@@ -94,10 +93,10 @@ def assert_grown(root: Path, expected: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("code", "forever", "kinds"),
     [
-        (errno.ENOSPC, False, GROWING),
+        pytest.param(errno.ENOSPC, False, GROWING, marks=pytest.mark.sweep),
         (errno.ENOSPC, True, GROWING),
         (errno.EIO, False, CHANGING),
-        (errno.EIO, True, CHANGING),
+        pytest.param(errno.EIO, True, CHANGING, marks=pytest.mark.sweep),
     ],
 )
 def test_any_refused_operation_leaves_the_old_store_or_the_new(  # noqa: PLR0913 - fixtures
@@ -225,3 +224,75 @@ def test_every_sync_is_needed(
             assert not {f.kind for f in fsck(after, "manifest", threads=1)} & {
                 "plan-lost", "plan-invalid", "metadata-damaged", "array-damaged",
             }  # fmt: skip
+
+
+# -- killed for good -------------------------------------------------------------------------------
+
+
+def start(root: Path, more: Path) -> subprocess.Popen[bytes]:
+    """A process that extends the store, past its imports."""
+    program = (
+        "import sys; from hsstore.storage.extend import extend; print('ready', flush=True);"
+        "extend(sys.argv[1], sys.argv[2])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, root, more], stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(4, 1), *(pytest.param(25, n, marks=pytest.mark.sweep) for n in (2, 3))]
+)
+def test_killed_again_and_again_it_ends_as_if_it_never_had_been(
+    tmp_path: Path, kills: int, seed: int
+) -> None:
+    template = empty_store(tmp_path / "template", OLD).root
+    lengths = random.Random(seed).choices(range(1, 17), k=60)  # noqa: S311 - no secret
+    more = more_samples(tmp_path / "more.jsonl", lengths, first=len(OLD), named=False)
+    whole = Path(shutil.copytree(template, tmp_path / "whole"))
+    extend(unsynced(whole), more)
+    root, chance = Path(shutil.copytree(template, tmp_path / "store")), random.Random(seed)  # noqa: S311
+    for _ in range(kills):
+        process = start(root, more)
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+        assert Store.open(root).plan.samples in (len(OLD), len(OLD) + len(lengths))
+    assert start(root, more).wait() == 0
+    assert_grown(root, tree(whole))
+
+
+def test_one_that_is_alive_is_not_disturbed(tmp_path: Path, template: Path, more: Path) -> None:
+    """While it is stopped between plan and arrays, others read the new plan and leave it alone."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waits(FaultyFilesystem):
+        def rename(self, source: Path, target: Path) -> None:
+            if keys.ZARR in target.parts and not inside.is_set():
+                inside.set()
+                assert go_on.wait(60)
+            super().rename(source, target)
+
+    growing = threading.Thread(target=extend, args=(Store.open(template, filesystem=Waits()), more))
+    growing.start()
+    assert inside.wait(60)
+    try:
+        store = Store.open(template)
+        assert len(store.samples) == len(OLD) + len(MORE)
+        kinds = {f.kind for f in fsck(template, "manifest", threads=1)}
+        assert kinds == {"growth-pending", "shard-missing"}
+        with pytest.raises(ClaimedByAnother):
+            extend(template, more)
+        assert extract(store, SeededSource(store.identity)).complete
+        repair(template, apply=True)
+        assert "growth-pending" in {f.kind for f in fsck(template, threads=1)}
+    finally:
+        go_on.set()
+        growing.join()
+    assert [*fsck(template, threads=1)] == []
+    assert_complete(template)

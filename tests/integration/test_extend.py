@@ -128,7 +128,10 @@ def test_samples_without_ids_are_named_by_their_number(tmp_path: Path, store: St
         ({"id": key_of(2), "input_ids": [1]}, r"more:2: id 'sample-2' is taken by sample 2 of the"),
         ({"id": "good", "input_ids": [1]}, r"more:2: id 'good' is taken by line 1"),
         ({"id": "y", "input_ids": [1000]}, r"more:2: input_ids\[0\] is 1000, outside the model's"),
-        ({"id": "y", "input_ids": [1] * 17}, r"more:2: a sample of 17 tokens does not fit .*16 rows"),
+        (
+            {"id": "y", "input_ids": [1] * 17},
+            r"more:2: a sample of 17 tokens does not fit .*16 rows",
+        ),
         ({"id": "y", "input_ids": []}, r"more:2: an empty sample"),
         ({"id": "y"}, r"more:2: input_ids is missing"),
         ({"id": "4", "input_ids": [7]}, None),
