@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hsstore.integrity.repair import repair
     from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
+    from hsstore.storage.extend import extend
     from hsstore.storage.store import Store
     from hsstore.training.dataset import HiddenStateDataset
 
@@ -20,6 +21,7 @@ _HOMES = {
     "Store": "hsstore.storage.store",
     "Workload": "hsstore.model.capacity",
     "create": "hsstore.storage.create",
+    "extend": "hsstore.storage.extend",
     "fsck": "hsstore.integrity.fsck",
     "plan_capacity": "hsstore.model.capacity",
     "repair": "hsstore.integrity.repair",
@@ -31,6 +33,7 @@ __all__ = [
     "Store",
     "Workload",
     "create",
+    "extend",
     "fsck",
     "plan_capacity",
     "repair",

@@ -17,6 +17,7 @@ COMMANDS = {
     "create": "Make an empty store for a tokenised dataset.",
     "server-flags": "Print the launch line of the SGLang server that a store needs.",
     "extract": "Fill a store with hidden states.",
+    "extend": "Add the samples of another dataset to a store.",
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",
     "fsck": "Check a store and name what is damaged; writes nothing.",

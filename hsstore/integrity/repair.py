@@ -18,12 +18,15 @@ from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.repair_plan import Action, Provider, RepairPlan, Step
+from hsstore.storage.leftovers import finish_growth
+from hsstore.storage.lost_plan import refuse_lost_plan
 from hsstore.storage.store import Store
 
 PathLike = str | os.PathLike[str]
 
 DERIVED: dict[str, Action] = {
     "folder": "make-folder",
+    "growth": "finish-growth",
     "metadata": "rewrite-metadata",
     "tokens": "rebuild-tokens",
     "array": "rewrite-array",
@@ -83,6 +86,7 @@ def repair(
     """
     opened = store if isinstance(store, Store) else Store.open(Path(store), to_check=True)
     _refuse_misplaced_folders(opened)
+    refuse_lost_plan(opened)
     copy = None if replica is None else Replica(opened, Path(replica))
     progress = progress or Silent()
     run = Fsck(Subject(opened, "data", threads), shards, progress, stop, keep_cases=True)
@@ -199,8 +203,16 @@ def _apply(
     progress: Progress,
     stop: Callable[[], bool],
 ) -> None:
-    result.applied = True
     store = run.subject.store
+    if run.subject.newest() is not store:
+        raise StoreError(
+            "the store grew while it was looked at; nothing was written",
+            place=str(store.root),
+            remedy="run the same command again",
+        )
+    result.applied = True
+    if any(step.action == "finish-growth" for step in result.plan.steps):
+        finish_growth(store, progress)
     if any(step.action in DERIVED.values() for step in result.plan.steps):
         restorer = Restorer(store, replica.store if replica else None, stop=stop)
         store = restorer.restore_all(run.shards).store

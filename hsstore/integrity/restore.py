@@ -3,11 +3,8 @@
 A damaged calibration follows from nothing, but is missed by nothing either: it goes aside.
 """
 
-import contextlib
-import os
 import secrets
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -20,6 +17,7 @@ from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.storage import token_file
+from hsstore.storage.array_files import replace_chunk
 from hsstore.storage.roll_forward import valid_manifests
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
@@ -154,18 +152,8 @@ class Restorer:
         self._put_chunk(ArrayChunk(name, data, len(data)))
 
     def _put_chunk(self, chunk: ArrayChunk) -> None:
-        path = self._store.root / chunk.key
         self._clear(chunk.key)
-        self._filesystem.make_folders(path.parent, below=self._store.root)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            self._write(temporary, chunk)
-            self._filesystem.rename(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._filesystem.unlink(temporary)
-            raise
-        self._filesystem.sync_folder(path.parent)
+        replace_chunk(self._filesystem, self._store.root, chunk)
 
     def _clear(self, name: str) -> None:
         """Move away what a rename cannot or must not replace: folders, links, special files."""
@@ -174,12 +162,6 @@ class Restorer:
         except Trouble as trouble:
             if trouble.state == "damaged":
                 self._quarantine.set_aside(name)
-
-    def _write(self, path: Path, chunk: ArrayChunk) -> None:
-        with self._filesystem.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-            self._filesystem.write_at(fd, chunk.data, 0, path)
-            self._filesystem.truncate(fd, chunk.size, path)
-            self._filesystem.sync(fd, path)
 
 
 def refuse_to_go_on(stop: Callable[[], bool]) -> None:

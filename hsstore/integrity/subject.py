@@ -15,8 +15,10 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import Marker
 from hsstore.model.source import Origin
+from hsstore.storage import catch_up, lost_plan
+from hsstore.storage.catch_up import Reach
 from hsstore.storage.sample_table import SampleTable
-from hsstore.storage.store import Store
+from hsstore.storage.store import Store, newest_plan
 from hsstore.storage.token_file import ShardTokens
 
 if TYPE_CHECKING:
@@ -55,6 +57,31 @@ class Subject:
             return self.store.samples
         except (StoreError, OSError, LookupError, ValueError):
             return None
+
+    @cached_property
+    def lost_plan(self) -> list[str]:
+        """What is beyond the newest whole plan; empty in a store that has not lost one."""
+        return lost_plan.traces(self.store)
+
+    @cached_property
+    def reached(self) -> Reach:
+        """How far the arrays go; as far as the plan, unless a growth is clearly unfinished."""
+        try:
+            found = catch_up.reached(self.store)
+        except (StoreError, OSError, LookupError, ValueError):
+            found = None
+        return found or catch_up.planned(self.store)
+
+    def newest(self) -> Store:
+        """The store by the newest plan that there is now: it may have grown since it was opened."""
+        store = self.store
+        try:
+            plan = newest_plan(store.filesystem, store.root, store.identity.uuid, or_older=True)
+        except (StoreError, OSError):
+            return store
+        if plan.generation <= store.plan.generation:
+            return store
+        return Store(store.root, store.identity, plan, store.filesystem)
 
     def tokens(self, shard: int) -> ShardTokens | None:
         """The tokens of a shard; None where its token file is not whole. The latest are kept."""

@@ -51,8 +51,12 @@ def seal(document: Mapping[str, Any]) -> bytes:
     unsealed = canonical({**document, "seal": UNSEALED})
     if unsealed.count(_member(UNSEALED)) != 1:
         raise ValueError("a member of the document looks like its seal")
-    digits = xxhash.xxh3_128_hexdigest(unsealed)
-    return unsealed.replace(_member(UNSEALED), _member(digits))
+    return unsealed.replace(_member(UNSEALED), _member(seal_digits(document)))
+
+
+def seal_digits(document: Mapping[str, Any]) -> str:
+    """The seal alone, 32 hex digits, of a document."""
+    return xxhash.xxh3_128_hexdigest(canonical({**document, "seal": UNSEALED}))
 
 
 def unseal(raw: bytes, *kinds: str, place: str | None = None) -> Document:

@@ -39,6 +39,10 @@ KINDS = {
     "calibration-unreadable": "a calibration document cannot be read",
     "plan-invalid": "a plan document is torn, edited, or of another store",
     "plan-unreadable": "a plan document cannot be read",
+    "plan-missing": "a plan document before the newest is gone",
+    "plan-lost": "the store was larger than its newest whole plan says",
+    "growth-pending": "a growth was decided, but the arrays do not show all of it yet",
+    "growth-undecided": "token files of a growth that was never decided",
     "tokens-missing": "a token file is gone",
     "tokens-damaged": "a token file differs from the plan",
     "tokens-unreadable": "a token file cannot be read",
@@ -54,10 +58,11 @@ KINDS = {
 }
 
 # What no sample suffers from is a warning, what is only good to know a note; neither is a problem.
-WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file"})
+WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file",
+                      "plan-missing", "growth-pending", "growth-undecided"})  # fmt: skip
 NOTES = frozenset({"origin-mixed"})
 BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
-                         "plan-unreadable", "identity-invalid", "identity-unreadable"}  # fmt: skip
+                         "plan-unreadable", "plan-missing", "plan-lost", "identity-invalid", "identity-unreadable"}  # fmt: skip
 
 
 def severity_of(kind: str) -> Severity:

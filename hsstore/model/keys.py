@@ -15,6 +15,9 @@ LATER_FOLDERS = frozenset({CALIBRATION})
 HIDDEN_STATES, INPUT_IDS, LOSS_MASK = "hidden_states", "input_ids", "loss_mask"
 SAMPLE_START, SAMPLE_LENGTH, SAMPLE_DIGEST = "sample_start", "sample_length", "sample_digest"
 
+GROWTH = 99_999_999
+"""What claims name in place of a shard to say who grows the store; no shard has this number."""
+
 STAGED_DATA, STAGED_JOURNAL, STAGED_HOLDER = "data", "journal", "holder"
 
 
@@ -32,7 +35,17 @@ def plan(generation: int) -> str:
 
 def tokens(generation: int, shard: int) -> str:
     """The token file (npz) of a shard that the plan of ``generation`` added."""
-    return f"{PLAN}/{generation:08d}/{shard:08d}.npz"
+    return f"{token_folder(generation)}/{shard:08d}.npz"
+
+
+def token_folder(generation: int) -> str:
+    """The folder of the token files that the plan of ``generation`` added."""
+    return f"{PLAN}/{generation:08d}"
+
+
+def growth(generation: int, writer: str) -> str:
+    """Where one writer prepares the plan of ``generation``; a temporary name to all others."""
+    return f"{PLAN}/.{generation:08d}.{writer}"
 
 
 def zarr_metadata(array: str | None = None) -> str:
@@ -102,6 +115,16 @@ def read_calibration(name: str) -> int | None:
     return read_plan(name)
 
 
+def read_token_folder(name: str) -> int | None:
+    """The generation of a folder of token files in plan/, None for another name."""
+    return int(name) if re.fullmatch(r"[0-9]{8}", name) else None
+
+
+def is_growth(name: str) -> bool:
+    """Whether a name in plan/ is of a growth that somebody prepares or prepared, fenced or not."""
+    return _GROWTH.fullmatch(name) is not None
+
+
 def read_marker(name: str) -> tuple[ShardVersion, bool] | None:
     """Version and absent flag of a name in commit/, None for another name."""
     found = _MARKER.fullmatch(name)
@@ -136,6 +159,7 @@ def _stem(version: ShardVersion) -> str:
     return f"{version.shard:08d}-{version.generation:06d}"
 
 
+_GROWTH = re.compile(r"\.[0-9]{8}\.[0-9a-f]{16}(\.[0-9a-f]{8})?")
 _MARKER = re.compile(r"([0-9]{8})-([0-9]{6})(\.absent)?\.json")
 _MANIFEST = re.compile(r"([0-9]{8})-([0-9]{6})\.([0-9a-f]{16})\.json")
 _INTENT = re.compile(r"([0-9]{8})-([0-9]{6})\.json")

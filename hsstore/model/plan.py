@@ -19,6 +19,7 @@ from hsstore.model.document import (
     integer,
     optional,
     record,
+    seal_digits,
 )
 from hsstore.model.document import validate as validate_document
 
@@ -50,6 +51,14 @@ class TokenFiles:
         """The token files of consecutive shards."""
         groups = itertools.groupby(files, key=lambda file: file.generation)
         return cls(tuple((g, "".join(file.xxh3_128 for file in added)) for g, added in groups))
+
+    def spans(self) -> Iterator[tuple[int, range]]:
+        """Every plan generation that added shards, and which, in order."""
+        first = 0
+        for generation, digests in self.parts:
+            stop = first + len(digests) // DIGEST_DIGITS
+            yield generation, range(first, stop)
+            first = stop
 
     def __len__(self) -> int:
         return sum(len(digests) for _, digests in self.parts) // DIGEST_DIGITS
@@ -86,6 +95,11 @@ class Plan:
     sample_table: str
     token_files: TokenFiles
     previous: str | None = None
+
+    @property
+    def seal(self) -> str:
+        """The seal of its document, which the next plan names as ``previous``."""
+        return seal_digits(self.to_document())
 
     def to_document(self) -> Document:
         """The document without its seal."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 Action = Literal[
     "make-folder",
+    "finish-growth",
     "rewrite-metadata",
     "rewrite-array",
     "rebuild-tokens",
@@ -20,6 +21,7 @@ Provider = Literal["store", "replica", "source", "nobody"]
 DERIVED_ACTIONS: frozenset[Action] = frozenset(
     {
         "make-folder",
+        "finish-growth",
         "rewrite-metadata",
         "rewrite-array",
         "rebuild-tokens",
@@ -29,6 +31,7 @@ DERIVED_ACTIONS: frozenset[Action] = frozenset(
 
 WORDS: dict[Action, str] = {
     "make-folder": "make the folder again",
+    "finish-growth": "finish the growth that was decided, or remove what was not",
     "rewrite-metadata": "write the Zarr metadata again",
     "rewrite-array": "write the array chunk again",
     "rebuild-tokens": "rebuild the token file",

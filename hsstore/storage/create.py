@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput, StorageFailed
 from hsstore.model import keys
@@ -19,13 +18,22 @@ from hsstore.model.geometry import Extent, Geometry, choose_geometry, place
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.plan import Plan, TokenFile, TokenFiles
 from hsstore.model.progress import Progress, Silent
+from hsstore.storage.array_files import write_chunk
 from hsstore.storage.building import building, free_target, publish
+from hsstore.storage.dataset_digest import DatasetDigest
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.model_files import read_dtype, read_model
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import ShardTokens, encode, token_digest
-from hsstore.storage.tokenised import TokenisedSample, count_samples, file_state, read_samples
+from hsstore.storage.tokenised import (
+    TokenisedSample,
+    changed,
+    count_samples,
+    file_state,
+    gather,
+    read_samples,
+)
 from hsstore.storage.zarr_arrays import (
     ArrayChunk,
     metadata_documents,
@@ -73,9 +81,10 @@ def create(  # noqa: PLR0913 - what a store is made of
         identity = _identity(found, capture, geometry, codec)
         with building(target, seal(identity.to_document()), filesystem) as root:
             samples = read_samples(source, vocab_size=found.vocab_size)
-            _Builder(filesystem, root, identity).build(lengths, samples, progress)
+            pairs = _matched(source, place(lengths, geometry), samples)
+            _Builder(filesystem, root, identity).build(lengths, pairs, progress)
             if file_state(source) != state:
-                raise _changed()
+                raise changed(source)
             publish(root, target, filesystem)
     except OSError as error:
         raise StorageFailed.from_os(error) from error
@@ -156,17 +165,19 @@ class _Builder:
     folders: set[Path] = field(default_factory=set)
     files: list[TokenFile] = field(default_factory=list)
     token_digests: list[bytes] = field(default_factory=list)
-    dataset: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
+    dataset: DatasetDigest = field(default_factory=DatasetDigest)
 
     def build(
-        self, lengths: list[int], samples: Iterator[TokenisedSample], progress: Progress
+        self,
+        lengths: list[int],
+        pairs: Iterator[tuple[Extent, TokenisedSample]],
+        progress: Progress,
     ) -> None:
         for name in keys.FOLDERS:
             self._folder(self.root / name)
         progress.start(sum(lengths), 0, "tok")
-        pairs = _matched(place(lengths, self.identity.geometry), samples)
         for shard, group in groupby(pairs, key=lambda pair: pair[0].shard):
-            tokens = _gather(len(self.token_digests), [sample for _, sample in group])
+            tokens = gather(len(self.token_digests), [sample for _, sample in group])
             self._shard(shard, tokens)
             progress.advance(len(tokens.input_ids))
         plan = self._plan(lengths)
@@ -177,9 +188,8 @@ class _Builder:
             self.filesystem.sync_folder(folder)
 
     def _shard(self, shard: int, tokens: ShardTokens) -> None:
-        for key, ids, mask in tokens.samples():
-            self.token_digests.append(token_digest(ids))
-            _update(self.dataset, key, ids, mask)
+        self.dataset.update(tokens)
+        self.token_digests += [token_digest(ids) for _, ids, _ in tokens.samples()]
         raw = encode(tokens)
         self._write(keys.tokens(FIRST_GENERATION, shard), raw)
         self.files.append(TokenFile(FIRST_GENERATION, xxhash.xxh3_128_hexdigest(raw)))
@@ -188,7 +198,8 @@ class _Builder:
 
     def _plan(self, lengths: list[int]) -> Plan:
         """Write the sample arrays; the plan that sums everything up."""
-        table = _table(lengths, self.identity.geometry)
+        extents = place(lengths, self.identity.geometry)
+        table = SampleTable.of(extents, self.identity.shard_rows)
         digests = np.frombuffer(b"".join(self.token_digests), np.uint8).reshape(-1, 16)
         for chunk in table_chunks(table.start, table.length, digests):
             self._write_chunk(chunk)
@@ -210,10 +221,7 @@ class _Builder:
     def _write_chunk(self, chunk: ArrayChunk) -> None:
         path = self.root / chunk.key
         self._folder(path.parent)
-        with self.filesystem.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-            self.filesystem.write_at(fd, chunk.data, 0, path)
-            self.filesystem.truncate(fd, chunk.size, path)
-            self.filesystem.sync(fd, path)
+        write_chunk(self.filesystem, path, chunk)
 
     def _folder(self, path: Path) -> None:
         if path not in self.folders:
@@ -222,43 +230,10 @@ class _Builder:
 
 
 def _matched(
-    extents: Iterator[Extent], samples: Iterator[TokenisedSample]
+    source: Path, extents: Iterator[Extent], samples: Iterator[TokenisedSample]
 ) -> Iterator[tuple[Extent, TokenisedSample]]:
     """Every sample with its place; MalformedInput where the second reading finds others."""
     for extent, sample in zip_longest(extents, samples):
         if extent is None or sample is None or extent.rows != len(sample.input_ids):
-            raise _changed()
+            raise changed(source)
         yield extent, sample
-
-
-def _changed() -> MalformedInput:
-    return MalformedInput(
-        "the dataset changed while it was read", remedy="run create again when it is complete"
-    )
-
-
-def _gather(first_sample: int, samples: list[TokenisedSample]) -> ShardTokens:
-    return ShardTokens(
-        first_sample=first_sample,
-        keys=tuple(sample.key for sample in samples),
-        lengths=np.array([len(sample.input_ids) for sample in samples], np.int32),
-        input_ids=np.concatenate([sample.input_ids for sample in samples]),
-        loss_mask=np.concatenate([sample.loss_mask for sample in samples]),
-    )
-
-
-def _table(lengths: list[int], geometry: Geometry) -> SampleTable:
-    rows = geometry.shard_rows
-    starts = (extent.shard * rows + extent.first_row for extent in place(lengths, geometry))
-    return SampleTable(
-        np.fromiter(starts, np.int64, len(lengths)), np.array(lengths, np.int32), rows
-    )
-
-
-def _update(
-    dataset: xxhash.xxh3_128, key: str, ids: NDArray[np.int32], mask: NDArray[np.uint8]
-) -> None:
-    """Add a sample to the digest of a dataset, each part with its length before it."""
-    raw = key.encode()
-    dataset.update(len(raw).to_bytes(4, "little") + raw + len(ids).to_bytes(4, "little"))
-    dataset.update(ids.astype("<i4", copy=False).tobytes() + mask.tobytes())

@@ -3,6 +3,7 @@
 Everything happens under the shard's claim, so that no live writer loses anything.
 """
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from hsstore.errors import ClaimedByAnother, StoreError
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.progress import Progress
+from hsstore.storage.catch_up import catch_up, planned, reached
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import pending_intents, staged_folders
+from hsstore.storage.growing import growing, is_prepared
 from hsstore.storage.journal import read_journal
 from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
@@ -21,11 +24,15 @@ _TEMPORARY = re.compile(r"\.([0-9]{8})-.*")
 
 
 def clear_leftovers(store: Store, progress: Progress) -> None:
-    """Finish decided replacements, then remove what is of no use beside a committed generation.
+    """Finish what was decided, then remove what is of no use beside a committed generation.
 
     Shards that a live writer holds are passed over, and a shard whose leftovers cannot be cleared
     is noted; work that is not committed yet stays.
     """
+    try:
+        finish_growth(store, progress)
+    except StoreError as error:
+        progress.note(str(error))
     for shard in sorted(_shards(store)):
         try:
             with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
@@ -34,6 +41,20 @@ def clear_leftovers(store: Store, progress: Progress) -> None:
             continue
         except StoreError as error:
             progress.note(str(error))
+
+
+def finish_growth(store: Store, progress: Progress) -> bool:
+    """Have the arrays follow the newest plan, and drop what no plan was made of; whether any did.
+
+    Nothing is done while another process grows the store: it does so itself. Raises StoreError
+    where the arrays are as no plan says, OSError.
+    """
+    if not is_prepared(store):
+        if store.plan.generation == 0 or reached(store) == planned(store):
+            return False
+    with contextlib.suppress(ClaimedByAnother), growing(store) as held:
+        return catch_up(held.store, progress, held.verify)
+    return False
 
 
 def _clear(store: Store, claim: Claim) -> None:

@@ -1,5 +1,6 @@
 """Where every sample of a store lies: its first global row and its tokens."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,11 +23,21 @@ class SampleTable:
         return len(self.start)
 
     @classmethod
-    def of(cls, extents: list[Extent], shard_rows: int) -> Self:
+    def of(cls, extents: Iterable[Extent], shard_rows: int) -> Self:
         """The table of placed samples, in order."""
-        starts = [e.shard * shard_rows + e.first_row for e in extents]
-        lengths = [e.rows for e in extents]
-        return cls(np.array(starts, np.int64), np.array(lengths, np.int32), shard_rows)
+        placed = np.fromiter(
+            ((e.shard * shard_rows + e.first_row, e.rows) for e in extents),
+            np.dtype([("start", "<i8"), ("length", "<i4")]),
+        )
+        return cls(placed["start"].copy(), placed["length"].copy(), shard_rows)
+
+    def followed_by(self, other: Self) -> Self:
+        """This table, then the samples of another one."""
+        return type(self)(
+            np.concatenate([self.start, other.start]),
+            np.concatenate([self.length, other.length]),
+            self.shard_rows,
+        )
 
     def extent(self, sample: int) -> Extent:
         """Where one sample lies."""

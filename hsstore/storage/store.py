@@ -3,7 +3,7 @@
 import errno
 import functools
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +13,7 @@ import xxhash
 from hsstore.errors import InvalidDocument, NotAStore, SampleMissing, StoreError
 from hsstore.model import commands, keys
 from hsstore.model.document import unseal
-from hsstore.model.geometry import place
+from hsstore.model.geometry import Extent, place
 from hsstore.model.identity import KIND as STORE_KIND
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
@@ -56,8 +56,8 @@ class Store:
     ) -> Self:
         """Open the store at ``path``.
 
-        A store whose folders are links or anything else than folders is refused, unless it is to
-        be checked. Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
+        A store whose folders are links or anything else than folders, or whose newest plan is
+        damaged, is refused, unless it is to be checked: then the newest whole plan counts. Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
         """
         root = Path(path)
         try:
@@ -78,7 +78,8 @@ class Store:
         identity = StoreIdentity.from_document(unseal(raw, STORE_KIND, place=name), place=name)
         if not to_check:
             _refuse_unreal_folders(filesystem, root)
-        return cls(root, identity, newest_plan(filesystem, root, identity.uuid), filesystem)
+        plan = newest_plan(filesystem, root, identity.uuid, or_older=to_check)
+        return cls(root, identity, plan, filesystem)
 
     # -- samples ------------------------------------------------------------------------------
 
@@ -113,9 +114,17 @@ class Store:
         return SampleTable(start, length, self.identity.shard_rows)
 
     def _table_from_tokens(self) -> SampleTable:
-        lengths = [int(n) for k in range(self.plan.shards) for n in self.tokens(k).lengths]
-        extents = list(place(lengths, self.identity.geometry))
-        return SampleTable.of(extents, self.identity.shard_rows)
+        """Place the samples anew; each growth begins a shard of its own."""
+
+        def extents() -> Iterator[Extent]:
+            placed = 0
+            for _, shards in self.plan.token_files.spans():
+                lengths = [int(n) for k in shards for n in self.tokens(k).lengths]
+                yield from place(lengths, self.identity.geometry,
+                                 first_shard=shards.start, first_sample=placed)  # fmt: skip
+                placed += len(lengths)
+
+        return SampleTable.of(extents(), self.identity.shard_rows)
 
     def tokens(self, shard: int) -> token_file.ShardTokens:
         """Keys, token ids and loss masks of a shard, verified against the plan."""
@@ -210,24 +219,36 @@ def _fsck(root: Path) -> str:
     return f"run: {commands.hsstore('fsck', root)}"
 
 
-def newest_plan(filesystem: Filesystem, root: Path, uuid: str) -> Plan:
-    """The highest plan generation that proves whole and belongs to the store."""
+def newest_plan(filesystem: Filesystem, root: Path, uuid: str, *, or_older: bool = False) -> Plan:
+    """The plan of the highest generation; ``or_older``: of the highest that proves whole.
+
+    An older one shows a smaller store. Raises InvalidDocument, OSError.
+    """
     generations = map(keys.read_plan, filesystem.names(root / keys.PLAN))
-    failure: StoreError | None = None
-    for generation in sorted((g for g in generations if g is not None), reverse=True):
-        place = str(root / keys.plan(generation))
+    newest_first = sorted((g for g in generations if g is not None), reverse=True)
+    failure: InvalidDocument | None = None
+    for generation in newest_first if or_older else newest_first[:1]:
         try:
-            raw = filesystem.read(root / keys.plan(generation))
-            plan = Plan.from_document(unseal(raw, PLAN_KIND, place=place), place=place)
+            return read_plan(filesystem, root, uuid, generation)
         except InvalidDocument as error:
             failure = failure or error
-            continue
-        except OSError as error:
-            if error.errno not in NO_PLAIN_FILE:
-                raise
-            failure = failure or InvalidDocument("the plan is no plain file", place=place)
-            continue
-        if (plan.store, plan.generation) == (uuid, generation):
-            return plan
-        failure = failure or InvalidDocument("a plan of another store", place=place)
     raise failure or InvalidDocument("the store has no plan", place=str(root / keys.PLAN))
+
+
+def read_plan(filesystem: Filesystem, root: Path, uuid: str, generation: int) -> Plan:
+    """The plan of one generation, checked against its name and the store's uuid."""
+    place = str(root / keys.plan(generation))
+    try:
+        raw = filesystem.read(root / keys.plan(generation))
+    except OSError as error:
+        if error.errno not in NO_PLAIN_FILE:
+            raise
+        raise InvalidDocument(
+            "the plan is no plain file", place=place, remedy=_fsck(root)
+        ) from None
+    plan = Plan.from_document(unseal(raw, PLAN_KIND, place=place), place=place)
+    if (plan.store, plan.generation) != (uuid, generation):
+        raise InvalidDocument(
+            "a plan of another store or generation", place=place, remedy=_fsck(root)
+        )
+    return plan

@@ -5,7 +5,7 @@ wrong is refused with its file and line; nothing is skipped, truncated or guesse
 """
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput
 from hsstore.model.progress import Progress, Silent
+from hsstore.storage.token_file import ShardTokens
 
 KEY_BYTES = 4096
 ID_LIMIT = 2**31
@@ -33,19 +34,65 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenisedSample:
-    """One sample: its key, ``input_ids`` [tokens] int32 and ``loss_mask`` [tokens] uint8."""
+    """One sample: its key, ``input_ids`` [tokens] int32 and ``loss_mask`` [tokens] uint8.
+
+    ``line`` is the one of the dataset that it is from, counted from 1.
+    """
 
     key: str
     input_ids: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
+    line: int
 
 
-def read_samples(path: Path, *, vocab_size: int | None = None) -> Iterator[TokenisedSample]:
+@dataclass(slots=True)
+class Naming:
+    """Gives the samples of one dataset their keys: the ids that they have, else their numbers.
+
+    ``number`` is the global number of the next sample. Every key is given once.
+    """
+
+    number: int = 0
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def leave_out(self, sample: TokenisedSample) -> bool:
+        """Take back the latest sample: the next one gets its number. Whether that was its name."""
+        self.number -= 1
+        numbered = sample.key == str(self.number)
+        if numbered:
+            del self.lines[sample.key]
+        return numbered
+
+    def name(self, document: dict[str, Any], place: str, line: int) -> str:
+        """The key of the sample on a line; MalformedInput where another line has it."""
+        given = document.get("id", self.number)
+        if type(given) not in (str, int):
+            raise MalformedInput(f"id is {_kind(given)}, not a string or an integer", place=place)
+        key = str(given)
+        if not 1 <= len(key.encode()) <= KEY_BYTES:
+            raise MalformedInput(
+                f"id has {len(key.encode())} bytes; allowed are 1 to {KEY_BYTES}", place=place
+            )
+        first = self.lines.setdefault(key, line)
+        if first != line:
+            raise MalformedInput(
+                f"id {key!r} is taken by line {first}",
+                place=place,
+                remedy="give every sample an id of its own (without one, its number counts)",
+            )
+        self.number += 1
+        return key
+
+
+def read_samples(
+    path: Path, *, vocab_size: int | None = None, naming: Naming | None = None
+) -> Iterator[TokenisedSample]:
     """Every sample of a dataset, in order, fully checked.
 
-    ``vocab_size`` bounds the token ids. Raises MalformedInput naming file and line.
+    ``vocab_size`` bounds the token ids; ``naming`` goes on where a store's samples end. Raises
+    MalformedInput naming file and line.
     """
-    reader = _Reader(path, vocab_size)
+    reader = _Reader(path, vocab_size, naming or Naming())
     for line, raw in _lines(path):
         yield reader.sample(line, raw)
 
@@ -74,6 +121,26 @@ def count_samples(path: Path, *, progress: Progress | None = None) -> tuple[list
     return lengths, key_bytes
 
 
+def gather(first_sample: int, samples: Sequence[TokenisedSample]) -> ShardTokens:
+    """The samples of one shard, the first of which has the number ``first_sample``."""
+    return ShardTokens(
+        first_sample=first_sample,
+        keys=tuple(sample.key for sample in samples),
+        lengths=np.array([len(sample.input_ids) for sample in samples], np.int32),
+        input_ids=np.concatenate([sample.input_ids for sample in samples]),
+        loss_mask=np.concatenate([sample.loss_mask for sample in samples]),
+    )
+
+
+def changed(path: Path) -> MalformedInput:
+    """What to say of a dataset of which the second reading finds another than the first."""
+    return MalformedInput(
+        "the dataset changed while it was read",
+        place=str(path),
+        remedy="run the same command again when it is complete",
+    )
+
+
 def file_state(path: Path) -> tuple[int, int, int]:
     """Inode, size and time of change: equal as long as nobody writes the file."""
     status = _regular(path).stat()
@@ -84,7 +151,7 @@ def file_state(path: Path) -> tuple[int, int, int]:
 class _Reader:
     path: Path
     vocab_size: int | None
-    lines: dict[str, int] = field(default_factory=dict)
+    naming: Naming
 
     def sample(self, line: int, raw: bytes) -> TokenisedSample:
         place = f"{self.path}:{line}"
@@ -97,25 +164,8 @@ class _Reader:
                 place=place,
                 remedy="write the tokens without their padding",
             )
-        return TokenisedSample(self._key(document, place, line), input_ids, loss_mask)
-
-    def _key(self, document: dict[str, Any], place: str, line: int) -> str:
-        given = document.get("id", len(self.lines))
-        if type(given) not in (str, int):
-            raise MalformedInput(f"id is {_kind(given)}, not a string or an integer", place=place)
-        key = str(given)
-        if not 1 <= len(key.encode()) <= KEY_BYTES:
-            raise MalformedInput(
-                f"id has {len(key.encode())} bytes; allowed are 1 to {KEY_BYTES}", place=place
-            )
-        first = self.lines.setdefault(key, line)
-        if first != line:
-            raise MalformedInput(
-                f"id {key!r} is taken by line {first}",
-                place=place,
-                remedy="give every sample an id of its own (without one, its number counts)",
-            )
-        return key
+        key = self.naming.name(document, place, line)
+        return TokenisedSample(key, input_ids, loss_mask, line)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -67,12 +67,16 @@ def shard_chunks(shard: int, tokens: ShardTokens, geometry: Geometry) -> Iterato
 
 
 def table_chunks(
-    starts: NDArray[np.int64], lengths: NDArray[np.int32], digests: NDArray[np.uint8]
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    digests: NDArray[np.uint8],
+    *,
+    first_chunk: int = 0,
 ) -> Iterator[ArrayChunk]:
-    """The chunks of the sample arrays.
+    """The chunks of the sample arrays from ``first_chunk`` on.
 
-    ``starts`` [samples] are first global rows, ``lengths`` [samples] tokens, ``digests``
-    [samples, 16] token digests.
+    From the first sample of that chunk on, ``starts`` [samples] are first global rows, ``lengths``
+    [samples] tokens, ``digests`` [samples, 16] token digests.
     """
     columns = (
         (keys.SAMPLE_START, starts.astype("<i8", copy=False)),
@@ -82,7 +86,7 @@ def table_chunks(
     for name, values in columns:
         for first in range(0, len(values), TABLE_CHUNK):
             rows = values[first : first + TABLE_CHUNK]
-            yield _chunk(name, first // TABLE_CHUNK, rows, TABLE_CHUNK)
+            yield _chunk(name, first_chunk + first // TABLE_CHUNK, rows, TABLE_CHUNK)
 
 
 def _chunk(name: str, chunk: int, values: NDArray[Any], rows: int) -> ArrayChunk:

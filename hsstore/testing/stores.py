@@ -13,6 +13,7 @@ from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import claimed
 from hsstore.storage.commit import commit_replacement
 from hsstore.storage.create import create
+from hsstore.storage.extend import extend
 from hsstore.storage.stage import open_stage
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -64,6 +65,27 @@ def empty_store(
         )
 
 
+def more_samples(path: Path, lengths: Sequence[int], *, first: int, named: bool = True) -> Path:
+    """A dataset to extend these stores by; its samples have the numbers from ``first`` on.
+
+    Without names they have no ids.
+    """
+    lines = [json.loads(_line(n, tokens)) for n, tokens in enumerate(lengths, first)]
+    if not named:
+        lines = [{name: line[name] for name in line if name != "id"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def grown(store: Store, *growths: Sequence[int]) -> Store:
+    """The store after each of these growths, given by the lengths of the new samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        for lengths in growths:
+            dataset = more_samples(Path(folder, "more"), lengths, first=store.plan.samples)
+            store = extend(store, dataset).store
+    return store
+
+
 def _line(sample: int, tokens: int) -> str:
     ids, mask = ids_of(sample, tokens).tolist(), [0] + [1] * (tokens - 1)
     return json.dumps({"id": key_of(sample), "input_ids": ids, "loss_mask": mask}) + "\n"
@@ -101,6 +123,13 @@ def filled_store(
         shards=shards,
         failing=failing,
     )
+
+
+def grown_filled_store(root: Path, *, codec: str = "none") -> Store:
+    """``filled_store`` with its last samples added by two growths: three generations of plans."""
+    first, second = 2, 8
+    store = filled_store(root, LENGTHS[:first], codec=codec)
+    return fill(grown(store, LENGTHS[first:second], LENGTHS[second:]))
 
 
 def contents(store: Store) -> dict[str, str]:

@@ -16,14 +16,40 @@ def check_shard(subject: Subject, shard: int) -> Iterator[Finding]:
     tokens = subject.tokens(shard)
     if tokens is None:
         return
+    lagging = shard >= subject.reached.shards
     for chunk in shard_chunks(shard, tokens, subject.store.identity.geometry):
-        yield from _compare(subject, chunk, shard)
+        yield from _compare(subject, chunk, shard, lagging=lagging)
 
 
 def check_tables(subject: Subject) -> Iterator[Finding]:
     """Check the sample arrays, as far as the token files read so far prove them."""
     for chunk, known in expected_tables(subject):
-        yield from _compare(subject, chunk, None, known=known)
+        first = _number(chunk.key) * TABLE_CHUNK
+        reached = max(subject.reached.samples - first, 0)
+        if reached < TABLE_CHUNK and _is_of_another_plan(subject, chunk, first, reached):
+            continue
+        lagging = first >= subject.reached.samples
+        yield from _compare(subject, chunk, None, known=known, lagging=lagging)
+
+
+def _is_of_another_plan(subject: Subject, chunk: ArrayChunk, first: int, reached: int) -> bool:
+    """Whether a chunk that a growth changes is right by the plan before it, or by one since.
+
+    ``reached`` is how many entries it has while a growth is unfinished.
+    """
+    try:
+        raw = read_plain(subject.filesystem, subject.root, chunk.key)
+    except Trouble:
+        return False
+    if len(raw) != chunk.size:
+        return False
+    row_bytes = chunk.size // TABLE_CHUNK
+    lags = raw == chunk.data[: reached * row_bytes].ljust(chunk.size, b"\0")
+    if lags and reached < len(chunk.data) // row_bytes:
+        return True
+    ours = raw.startswith(chunk.data) and subject.store.plan.samples < first + TABLE_CHUNK
+    grew = subject.newest().plan.generation > subject.store.plan.generation
+    return ours and (grew or bool(subject.lost_plan))
 
 
 def expected_tables(subject: Subject) -> Iterator[tuple[ArrayChunk, bool]]:
@@ -47,12 +73,20 @@ def _number(key: str) -> int:
 
 
 def _compare(
-    subject: Subject, chunk: ArrayChunk, shard: int | None, *, known: bool = True
+    subject: Subject,
+    chunk: ArrayChunk,
+    shard: int | None,
+    *,
+    known: bool = True,
+    lagging: bool = False,
 ) -> Iterator[Finding]:
+    """Compare a chunk file; one that is ``lagging`` need not be there yet."""
     try:
         raw = read_plain(subject.filesystem, subject.root, chunk.key)
     except Trouble as trouble:
         state, detail = str(trouble.state), trouble.detail
+        if lagging and state == "missing":
+            return
     else:
         state, detail = "damaged", _difference(raw, chunk, known=known)
     if detail:

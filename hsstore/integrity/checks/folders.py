@@ -8,6 +8,7 @@ from hsstore.integrity.plain_file import names_in
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding
+from hsstore.model.plan import Plan
 from hsstore.storage.zarr_arrays import TABLE_CHUNK, metadata_documents
 
 
@@ -23,19 +24,38 @@ def check(subject: Subject) -> Iterator[Finding]:
         elif (trouble := _unlisted(subject, folder)) is not None:
             yield subject.finding("folder-unreadable", trouble, path=folder, mendable=False)
     yield from _foreign(subject, "", {keys.IDENTITY, *keys.FOLDERS})
-    plan = subject.store.plan
-    generations = {file.generation for file in plan.token_files}
-    allowed = {keys.tokens(g, 0).split("/")[1] for g in generations}
-    yield from _unknown(subject, keys.PLAN, lambda name: name in allowed or _plan(name))
+    yield from _settled(subject, _names)
+
+
+def _names(subject: Subject, plan: Plan) -> Iterator[Finding]:
+    """Check the names in plan/ and in the folders of shards."""
+    # What is beyond a lost plan is known, though not by this one.
+    shards = keys.GROWTH if subject.lost_plan else plan.shards
+    yield from _unknown(subject, keys.PLAN, lambda name: _token_folder(name) or _plan(name))
     yield from _unknown(subject, keys.CALIBRATION, lambda n: keys.read_calibration(n) is not None)
     for folder, known in _KNOWN.items():
-        yield from _unknown(subject, folder, partial(known, shards=plan.shards))
+        yield from _unknown(subject, folder, partial(known, shards=shards))
+
+
+def _settled(
+    subject: Subject, look: Callable[[Subject, Plan], Iterator[Finding]]
+) -> Iterator[Finding]:
+    """What a look by the newest plan finds, and again if the store grew meanwhile."""
+    plan = subject.newest().plan
+    found = list(look(subject, plan))
+    if found and (grown := subject.newest().plan).generation > plan.generation:
+        found = list(look(subject, grown))
+    yield from found
 
 
 def check_zarr(subject: Subject) -> Iterator[Finding]:
     """Check that states.zarr is a pure Zarr group; one listing a shard."""
-    store = subject.store
-    expected = _tree(metadata_documents(store.identity, store.plan), _chunk_names(subject))
+    if not subject.lost_plan:
+        yield from _settled(subject, _zarr)
+
+
+def _zarr(subject: Subject, plan: Plan) -> Iterator[Finding]:
+    expected = _tree(metadata_documents(subject.store.identity, plan), _chunk_names(plan))
     for folder in sorted(expected):
         yield from _foreign(subject, folder, expected[folder])
 
@@ -50,8 +70,7 @@ def check_tokens(subject: Subject) -> Iterator[Finding]:
             yield from _foreign(subject, folder, allowed)
 
 
-def _chunk_names(subject: Subject) -> Iterator[str]:
-    plan = subject.store.plan
+def _chunk_names(plan: Plan) -> Iterator[str]:
     for shard in range(plan.shards):
         yield keys.shard_file(shard)
         yield keys.array_chunk(keys.INPUT_IDS, shard)
@@ -108,6 +127,10 @@ def _plan(name: str) -> bool:
     return found is not None and keys.plan(found).endswith(f"/{name}")
 
 
+def _token_folder(name: str) -> bool:
+    return keys.read_token_folder(name) is not None
+
+
 def _marker(name: str, shards: int) -> bool:
     found = keys.read_marker(name)
     return (
@@ -131,7 +154,7 @@ def _intent(name: str, shards: int) -> bool:
 
 def _claim(name: str, shards: int) -> bool:
     found = keys.read_claim(name)
-    return found is not None and found[0] < shards
+    return found is not None and (found[0] < shards or found[0] == keys.GROWTH)
 
 
 def _stage(name: str, shards: int) -> bool:
