@@ -16,14 +16,8 @@ import xxhash
 
 from hsstore.capture import layer_ids, releases
 from hsstore.capture.hello import Hello, HelloFile, remove_dead_hellos
-from hsstore.capture.rows import (
-    HostRows,
-    Part,
-    WrongStates,
-    check_states,
-    ordered_states,
-    to_host,
-)
+from hsstore.capture.plan import NEXT, Part, plan
+from hsstore.capture.rows import HostRows, WrongStates, check_states, ordered_states, to_host
 from hsstore.capture.settings import Refused, Settings
 from hsstore.capture.spool import Spool, SpoolFull, default_bound
 from hsstore.capture.spool_format import DTYPES, RID, STATES, Segment
@@ -33,7 +27,6 @@ LOG = logging.getLogger("hsstore.capture")
 # Attributes of ours on SGLang's objects, which live exactly as long as what they are about.
 CAPTURED = "_hsstore_captured"  # on a LogitsProcessorOutput: (aux, final)
 PENDING = "_hsstore_pending"  # on a GenerationBatchResult: Pending
-NEXT = "_hsstore_next"  # on a request: its first row that is not captured yet; None once it failed
 
 SWEEP_SECONDS = 30.0
 LAUNCH_REMEDY = (
@@ -120,6 +113,7 @@ class Recorder:
                 self._write(self._spool, pending)
             self._sweep(self._spool)
         except Exception:
+            # Rows are missing then, which the client finds.
             LOG.exception("hsstore could not write what was captured")
 
     # -- load -------------------------------------------------------------------------------
@@ -129,6 +123,7 @@ class Recorder:
         self._hello = replace(self._hello, rank=where.rank, ranks=where.ranks)
         try:
             self._hello = self._described(runner)
+            # On every rank alike, whether it writes or not: some classes gather states across them.
             self._choose(runner.model)
         except (Refused, layer_ids.UnknownLayerIds) as error:
             if where.writes:
@@ -189,7 +184,7 @@ class Recorder:
         forwarded = releases.forwarded(batch)
         if not forwarded:
             return
-        parts, failed = _plan(forwarded)
+        parts, failed = plan(forwarded)
         if not parts and not failed and self._hello.checked:
             return
         if self._hello.refused is not None:
@@ -224,15 +219,13 @@ class Recorder:
     def _write(self, spool: Spool, pending: Pending) -> None:
         for request, reason in pending.failed:
             self._fail(spool, request, reason)
-        if pending.host is None:
-            return
-        pending.host.wait()
-        at = 0
-        for part in pending.parts:
-            rows = part.stop - part.start
-            payload = pending.host.payload(at, at + rows)
-            at += rows
-            self._append(spool, part, payload)
+        if pending.host is not None:
+            pending.host.wait()
+            at = 0
+            for part in pending.parts:
+                rows = part.stop - part.start
+                self._append(spool, part, pending.host.payload(at, at + rows))
+                at += rows
 
     def _append(self, spool: Spool, part: Part, payload: memoryview) -> None:
         request = part.request
@@ -302,37 +295,6 @@ def publish_refusal(file: HelloFile, hello: Hello) -> None:
         file.publish(hello)
     except OSError as error:
         LOG.warning("hsstore cannot write to its spool folder: %s", error)
-
-
-def _plan(forwarded: list[releases.Forwarded]) -> tuple[list[Part], list[tuple[Any, str]]]:
-    """The rows to take from a forward pass, and the requests that it cannot be right for."""
-    parts: list[Part] = []
-    failed: list[tuple[Any, str]] = []
-    row = 0
-    for each in forwarded:
-        start, row = row, row + each.extend
-        if not (isinstance(each.request.rid, str) and RID.fullmatch(each.request.rid)):
-            continue
-        first, prompt = getattr(each.request, NEXT, 0), len(each.request.origin_input_ids)
-        if first is None or first >= prompt:
-            continue
-        if each.prefix > first:
-            failed.append((each.request, _cached(first, each.prefix)))
-            continue
-        # Decoded positions, and rows that were captured before the request was retracted.
-        stop = min(each.prefix + each.extend, prompt)
-        if stop > first:
-            skip = first - each.prefix
-            parts.append(Part(each.request, first, start + skip, start + stop - each.prefix))
-            setattr(each.request, NEXT, stop)
-    return parts, failed
-
-
-def _cached(first: int, prefix: int) -> str:
-    return (
-        f"cached-prefix: rows {first} to {prefix - 1} came from the radix cache: "
-        "give every request an extra_key of its own"
-    )
 
 
 def _arguments(

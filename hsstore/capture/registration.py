@@ -9,7 +9,6 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-import hsstore
 from hsstore.capture.hello import HelloFile
 from hsstore.capture.recorder import Recorder, first_hello, publish_refusal
 from hsstore.capture.releases import RELEASES
@@ -38,7 +37,7 @@ def register_hooks() -> None:
                 _say_refused(boot, release, str(error))
             return
         if not launching:  # it runs no scheduler, and hooking would import one
-            _hook(Recorder(settings, first_hello(boot, release, hsstore.__version__)))
+            _hook(Recorder(settings, first_hello(boot, release, version("hsstore"))))
     except Exception:
         # Whatever it is, the server goes on without capture and the client misses the hello.
         LOG.exception("hsstore captures nothing")
@@ -67,7 +66,7 @@ def _say_refused(boot: str, release: str, reason: str) -> None:
         folder = spool_folder(os.environ)
     except Refused:
         return
-    hello = first_hello(boot, release, hsstore.__version__)
+    hello = first_hello(boot, release, version("hsstore"))
     publish_refusal(HelloFile(folder), hello.refusing(reason))
 
 

@@ -7,21 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hsstore.capture.plan import Part
 from hsstore.capture.settings import FINAL, Layer
 
 
 class WrongStates(ValueError):
     """The engine's states are not what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows ``start`` to ``stop`` - 1 of a forward pass: positions ``first`` on of a request."""
-
-    request: Any
-    first: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)
