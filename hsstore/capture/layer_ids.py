@@ -43,7 +43,7 @@ _BOTH = (DFLASH, EAGLE3)
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "LlamaForCausalLM": Family("llama", _BOTH, SEEN),
-        "MistralForCausalLM": Family("mistral", _BOTH, READ),
+        "MistralForCausalLM": Family("mistral", _BOTH, SEEN),
         "Phi3ForCausalLM": Family("phi3", _BOTH, READ),
         "Qwen2ForCausalLM": Family("qwen2", (EAGLE3,), READ),
         "Qwen3ForCausalLM": Family("qwen3", _BOTH, READ),

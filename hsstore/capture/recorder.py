@@ -14,8 +14,10 @@ from typing import Any
 
 import xxhash
 
-from hsstore.capture import layer_ids, releases
+from hsstore.capture import releases
+from hsstore.capture.choice import choose_layers, described
 from hsstore.capture.hello import Hello, HelloFile, remove_dead_hellos
+from hsstore.capture.layer_ids import UnknownLayerIds
 from hsstore.capture.plan import NEXT, Part, plan
 from hsstore.capture.rows import HostRows, WrongStates, check_states, ordered_states, to_host
 from hsstore.capture.settings import Refused, Settings
@@ -122,50 +124,15 @@ class Recorder:
         where = releases.launch(self._hello.release, runner)
         self._hello = replace(self._hello, rank=where.rank, ranks=where.ranks)
         try:
-            self._hello = self._described(runner)
+            self._hello = described(self._hello, self._settings.layers, runner)
             # On every rank alike, whether it writes or not: some classes gather states across them.
-            self._choose(runner.model)
-        except (Refused, layer_ids.UnknownLayerIds) as error:
+            choose_layers(self._hello, runner.model)
+        except (Refused, UnknownLayerIds) as error:
             if where.writes:
                 self._refuse(str(error))
             return
         if where.writes:
             self._open(where.ranks)
-
-    def _described(self, runner: Any) -> Hello:  # noqa: ANN401
-        options = list(releases.refused_options(runner.server_args))
-        if options:
-            raise Refused(f"hsstore captures nothing under {', '.join(options)}")
-        config = runner.model_config
-        architecture = type(runner.model).__name__
-        dtype = str(config.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
-            raise Refused(f"hsstore stores no {dtype}")
-        numbers = [layer for layer in self._settings.layers if isinstance(layer, int)]
-        return replace(
-            self._hello,
-            model_path=runner.server_args.model_path,
-            model_type=config.hf_config.model_type,
-            architecture=architecture,
-            layers=self._settings.layers,
-            engine_layers=layer_ids.engine_ids(architecture, numbers, config.num_hidden_layers),
-            dtype=dtype,
-            hidden_size=config.hidden_size,
-            norm="post",
-        )
-
-    def _choose(self, model: Any) -> None:  # noqa: ANN401
-        setters = layer_ids.family(type(model).__name__).setters
-        ids = list(self._hello.engine_layers or ())
-        if not ids:
-            return
-        for setter in setters:
-            if hasattr(model, setter):
-                getattr(model, setter)(ids)
-                return
-        raise Refused(
-            f"{type(model).__name__} of SGLang {self._hello.release} has no {' nor '.join(setters)}"
-        )
 
     def _open(self, ranks: int) -> None:
         folder = self._settings.spool

@@ -142,6 +142,19 @@ def install_plugin(release: str, folder: Path) -> Path:
     return folder
 
 
+def several_ranks(release: str, *, tp: int = 1, dp: int = 1) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment of a server of several processes, all on all of the CPUs.
+
+    Without the environment a server wants a NUMA node for each rank. Up to 0.5.17 it counts the
+    ranks of one replica, from 0.5.20 on those of all.
+    """
+    counted = tp if release in ("0.5.12", "0.5.17") else tp * dp
+    cpus = f"0-{(os.cpu_count() or 1) - 1}"
+    binding = "|".join([cpus] * counted)
+    flags = ["--tp-size", str(tp), "--dp-size", str(dp)]
+    return flags, {"SGLANG_CPU_OMP_THREADS_BIND": binding}
+
+
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on now; 0.5.12 opens another 10,000 above it."""
     while True:

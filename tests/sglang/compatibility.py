@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hsstore.demo.model import build_model
-from hsstore.testing.sglang_server import SGLangServer, install_plugin
+from hsstore.testing.sglang_server import SGLangServer, install_plugin, several_ranks
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,
@@ -139,17 +139,17 @@ def admit(plugin: Path, release: str) -> None:
         file.write(f"\nRELEASES = (*RELEASES, {release!r})\n")
 
 
-LAUNCHES = (
+CHUNK = ("--chunked-prefill-size", "256")
+# Little memory, and more requests let in than fit, so that some are retracted.
+SCARCE = ("--max-total-tokens", "2048", "--schedule-conservativeness", "0.1")
+LAUNCHES: tuple[tuple[str, dict[str, int], tuple[Callable[[Bench], None], ...]], ...] = (
     (
         "one",
-        (
-            "--chunked-prefill-size", "256", "--max-total-tokens", "2048",
-            "--schedule-conservativeness", "0.1",
-        ),
+        {},
         (chunked, radix, cached_named, batch, retraction, aborts),
     ),
-    ("tp", ("--tp-size", "2"), (replicas,)),
-    ("dp", ("--dp-size", "2"), (replicas,)),
+    ("tp", {"tp": 2}, (replicas,)),
+    ("dp", {"dp": 2}, (replicas,)),
 )  # fmt: skip
 
 
@@ -173,13 +173,15 @@ def run(release: str, folder: Path, launches: Sequence[str]) -> list[str]:
     reference = Reference(model, LAYERS)
     cells: list[str] = []
     worst = 0.0
-    for name, flags, checks in LAUNCHES:
+    for name, ranks, checks in LAUNCHES:
         if launches and name not in launches:
             cells += ["not run"] * len(checks)
             continue
         spool = folder / name
         spool.mkdir()
-        env = {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": ",".join(map(str, LAYERS))}
+        more, env = several_ranks(release, **ranks)
+        env |= {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": ",".join(map(str, LAYERS))}
+        flags = [*CHUNK, *more, *(() if ranks else SCARCE)]
         log = folder / f"{name}.log"
         with SGLangServer(release, model, log, flags=flags, env=env, plugin=plugin) as server:
             bench = Bench(Probe(server.url, spool), reference)

@@ -8,7 +8,7 @@ import pytest
 
 from hsstore.capture.spool_format import rid
 from hsstore.demo.model import build_model
-from hsstore.testing.sglang_server import SGLangServer, install_plugin
+from hsstore.testing.sglang_server import SGLangServer, install_plugin, several_ranks
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,
@@ -156,10 +156,9 @@ def test_a_full_spool_is_an_error_and_passes(probe: Probe, reference: Reference)
 def test_ranks_and_replicas_each_write_their_own(
     release: str, model: Path, plugin: Path, tmp_path: Path, reference: Reference
 ) -> None:
-    env = {"HSSTORE_SPOOL": str(tmp_path / "spool"), "HSSTORE_LAYERS": "3,1,final,2"}
-    for probe in serving(
-        release, model, plugin, tmp_path, "--tp-size", "2", "--dp-size", "2", **env
-    ):
+    flags, env = several_ranks(release, tp=2, dp=2)
+    env |= {"HSSTORE_SPOOL": str(tmp_path / "spool"), "HSSTORE_LAYERS": "3,1,final,2"}
+    for probe in serving(release, model, plugin, tmp_path, *flags, **env):
         assert_equal(probe, reference, sharing_prompts(30, seed=2))
         hellos = probe.hellos()
         assert [hello["rank"] for hello in hellos] == [0, 1]
