@@ -16,7 +16,11 @@ BOOT, OTHER = "ab" * 16, "cd" * 16
 VALUES = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
 
 
-def segment(first: int, end: int, *, boot: str = BOOT, request: str = RID, **changes: int) -> bytes:
+def segment(first: int, end: int, **changes: int) -> bytes:
+    return made(first, end, BOOT, RID, **changes)
+
+
+def made(first: int, end: int, boot: str, request: str, **changes: int) -> bytes:
     payload = VALUES[first:end].tobytes()
     fields = {
         "kind": STATES,
@@ -70,7 +74,7 @@ def test_segments_in_any_order_make_the_states(spool: Spool, parts: list[tuple[i
         (segment(0, 10)[:50], "header of 50 bytes"),
         (segment(0, 10)[:-1] + b"\x99", "damaged"),
         (b"\x00" + segment(0, 10)[1:], "damaged header"),
-        (segment(0, 10, request=rid(RUN, 2)), "another request"),
+        (made(0, 10, BOOT, rid(RUN, 2)), "another request"),
         (segment(0, 10, rows=9), "size is not that of its rows"),
     ],
 )
@@ -89,9 +93,9 @@ def test_rows_of_another_kind_are_told(spool: Spool, change: dict[str, int]) -> 
 
 def test_another_boot_is_not_believed(spool: Spool) -> None:
     with pytest.raises(Discarded):
-        read(spool, segment(0, 10, boot=OTHER))
+        read(spool, made(0, 10, OTHER, RID))
     with pytest.raises(Discarded):
-        read(spool, segment(0, 5) + segment(5, 10, boot=OTHER), boot=None)
+        read(spool, segment(0, 5) + made(5, 10, OTHER, RID), boot=None)
 
 
 @pytest.mark.parametrize(
