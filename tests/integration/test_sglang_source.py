@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
+from hsstore.extraction.extractor import extract
 from hsstore.extraction.sglang.facts import Facts
 from hsstore.extraction.sglang.server import Ask, Calibrate
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request, Waiting
+from hsstore.storage.store import Store
 from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Kind, Launch
-from hsstore.testing.sources import seeded_states
+from hsstore.testing.sources import SeededSource, seeded_states
+from hsstore.testing.stores import contents, empty_store
 
 VOCABULARY = 1000
 POISON = 666
@@ -414,15 +417,16 @@ def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> N
 class Restarter:
     """Starts a server again whenever it is down, as the service manager of a real one does."""
 
-    def __init__(self, server: FakeSGLang) -> None:
+    def __init__(self, server: FakeSGLang, info: Mapping[str, Any] | None = None) -> None:
         self.server = server
+        self.info = info or {}
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch)
 
     def _watch(self) -> None:
         while not self.over.wait(0.02):
             if not self.server.listening:
-                self.server.start(Launch())
+                self.server.start(Launch(info=self.info))
 
     def __enter__(self) -> None:
         self.thread.start()
@@ -658,3 +662,37 @@ def test_a_consumer_that_fails_leaves_nothing(tmp_path: Path) -> None:
         with opened(server) as source, pytest.raises(RuntimeError, match="reader"):
             list(source.states(broken()))
         assert not list(tmp_path.glob("hsstore-*"))
+
+
+# -- filling a store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [("final",), (1, 3, "final")])
+def test_a_store_is_filled_through_a_restart(layers: tuple[Layer, ...], tmp_path: Path) -> None:
+    spool = tmp_path / "spool" if len(layers) > 1 else None
+    if spool is not None:
+        spool.mkdir()
+    lengths = [1 + n * 7 % 40 for n in range(60)]
+    store = empty_store(tmp_path / "store", lengths, layers=layers, shard_rows=64)
+    deaths = iter([True])
+
+    def fault(ids: Sequence[int], _times: int) -> Fault | None:
+        return "die" if len(ids) == 36 and next(deaths, False) else None
+
+    # The spool holds but a few of them, so that journalling has to keep pace.
+    launch = Launch(info={"hello": {"spool_bytes": 100 * store.identity.geometry.row_bytes}})
+    with FakeSGLang(store.identity, spool=spool, fault=fault, launch=launch) as server:
+        with opened(server) as source, Restarter(server, launch.info):
+            summary = extract(store, source)
+        if spool is not None:
+            assert not list(spool.glob("hsstore-*"))
+    assert summary.complete
+    assert (summary.samples_extracted, summary.samples_failed) == (60, 0)
+    expected = filled_like(tmp_path / "expected", lengths, layers)
+    assert contents(store) == contents(expected)
+
+
+def filled_like(root: Path, lengths: Sequence[int], layers: Sequence[Layer]) -> Store:
+    store = empty_store(root, lengths, layers=layers, shard_rows=64)
+    extract(store, SeededSource(store.identity))
+    return store
