@@ -15,10 +15,10 @@ import pytest
 
 from hsstore.errors import ClaimedByAnother, StorageFailed, StoreError
 from hsstore.extraction.extractor import extract
+from hsstore.integrity.checks import arrays, folders
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
-from hsstore.integrity.checks import arrays, folders
 from hsstore.storage import catch_up, zarr_arrays
 from hsstore.storage import extend as extend_module
 from hsstore.storage import store as store_module
@@ -99,7 +99,7 @@ def assert_grown(root: Path, expected: dict[str, bytes]) -> None:
         pytest.param(errno.EIO, True, CHANGING, marks=pytest.mark.sweep),
     ],
 )
-def test_any_refused_operation_leaves_the_old_store_or_the_new(  # noqa: PLR0913 - fixtures
+def test_any_refused_operation_leaves_the_old_store_or_the_new(
     tmp_path: Path,
     template: Path,
     more: Path,
@@ -267,7 +267,7 @@ def test_killed_again_and_again_it_ends_as_if_it_never_had_been(
     assert_grown(root, tree(whole))
 
 
-def test_one_that_is_alive_is_not_disturbed(tmp_path: Path, template: Path, more: Path) -> None:
+def test_one_that_is_alive_is_not_disturbed(template: Path, more: Path) -> None:
     """While it is stopped between plan and arrays, others read the new plan and leave it alone."""
     inside, go_on = threading.Event(), threading.Event()
 
