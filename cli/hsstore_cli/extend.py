@@ -44,8 +44,8 @@ def command(*, store: Path, dataset: Path, skip_duplicates: bool, as_json: bool)
     """Add the samples of another dataset to STORE, behind those that it has.
 
     Nothing that is there changes, and whoever reads or fills the store may go on. Run again after
-    any interruption, the same command finishes what was decided and adds nothing twice. Samples with
-    the token ids of another are named, and added like any unless told otherwise.
+    any interruption, the same command finishes what was decided and adds nothing twice. Samples
+    with the token ids of another are named, and added like any unless told otherwise.
     """
     # Reading a store costs numpy, which the help does not need.
     from hsstore.storage.extend import extend  # noqa: PLC0415

@@ -62,7 +62,8 @@ WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "
                       "plan-missing", "growth-pending", "growth-undecided"})  # fmt: skip
 NOTES = frozenset({"origin-mixed"})
 BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
-                         "plan-unreadable", "plan-missing", "plan-lost", "identity-invalid", "identity-unreadable"}  # fmt: skip
+                         "plan-unreadable", "plan-missing", "plan-lost", "identity-invalid",
+                         "identity-unreadable"}  # fmt: skip
 
 
 def severity_of(kind: str) -> Severity:

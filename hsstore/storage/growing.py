@@ -109,10 +109,11 @@ def growing(store: Store) -> Iterator[Growing]:
         claim.release()
 
 
-def is_prepared(store: Store) -> bool:
-    """Whether some growth was begun of which nobody knows whether it goes on."""
-    names = store.filesystem.names(store.root / keys.PLAN)
-    return any(map(keys.is_growth, names)) or bool(_undecided(store))
+def is_begun(store: Store) -> bool:
+    """Whether there is something of a growth that somebody began: alive, or killed at it."""
+    claims, plans = (store.filesystem.names(store.root / f) for f in (keys.CLAIM, keys.PLAN))
+    claimed = any(name.lstrip(".").startswith(f"{keys.GROWTH:08d}-") for name in claims)
+    return claimed or any(map(keys.is_growth, plans)) or bool(_undecided(store))
 
 
 def undecided(store: Store) -> list[str]:

@@ -14,7 +14,7 @@ from hsstore.model.progress import Progress
 from hsstore.storage.catch_up import catch_up, planned, reached
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import pending_intents, staged_folders
-from hsstore.storage.growing import growing, is_prepared
+from hsstore.storage.growing import growing, is_begun
 from hsstore.storage.journal import read_journal
 from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
@@ -49,9 +49,9 @@ def finish_growth(store: Store, progress: Progress) -> bool:
     Nothing is done while another process grows the store: it does so itself. Raises StoreError
     where the arrays are as no plan says, OSError.
     """
-    if not is_prepared(store):
-        if store.plan.generation == 0 or reached(store) == planned(store):
-            return False
+    grown = store.plan.generation > 0
+    if not is_begun(store) and not (grown and reached(store) != planned(store)):
+        return False
     with contextlib.suppress(ClaimedByAnother), growing(store) as held:
         return catch_up(held.store, progress, held.verify)
     return False

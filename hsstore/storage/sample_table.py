@@ -32,7 +32,7 @@ class SampleTable:
         return cls(placed["start"].copy(), placed["length"].copy(), shard_rows)
 
     def followed_by(self, other: Self) -> Self:
-        """This table, then the samples of another one."""
+        """These samples, then those of another table."""
         return type(self)(
             np.concatenate([self.start, other.start]),
             np.concatenate([self.length, other.length]),

@@ -57,7 +57,8 @@ class Store:
         """Open the store at ``path``.
 
         A store whose folders are links or anything else than folders, or whose newest plan is
-        damaged, is refused, unless it is to be checked: then the newest whole plan counts. Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
+        damaged, is refused, unless it is to be checked: then the newest whole plan counts.
+        Raises NotAStore, UnsupportedFormat, InvalidDocument, OSError.
         """
         root = Path(path)
         try:

@@ -36,8 +36,10 @@ def test_it_says_what_was_added_and_what_comes_next(
     capfd.readouterr()
     assert main(typed()) == 0
     assert said(capfd) == [
-        "samples with the token ids of another: 1, added all the same; --skip-duplicates leaves "
-        "them out",
+        (
+            "samples with the token ids of another: 1, added all the same; --skip-duplicates "
+            "leaves them out"
+        ),
         "  more.jsonl:2: '3' equals '1' in the store",
         "store: grew by samples: 2, tokens: 3, shards: 1; 96 bytes of hidden states to come",
         "it has now samples: 4, tokens: 7, shards: 2",
@@ -112,7 +114,7 @@ def test_json_is_one_object(folder: Path, capfd: pytest.CaptureFixture[str]) -> 
         (typed(), '{"input_ids": [1,1,1,1,1,1,1,1,1]}', 8, "a sample of 9 tokens does not fit"),
     ],
 )
-def test_wrong_input_is_one_line_and_changes_nothing(  # noqa: PLR0913 - columns
+def test_wrong_input_is_one_line_and_changes_nothing(
     folder: Path,
     capfd: pytest.CaptureFixture[str],
     arguments: list[str],

@@ -1,4 +1,4 @@
-"""fsck and repair on stores that grew: the same damage, the same cure; no plan is lost in silence."""
+"""fsck and repair on stores that grew: the same damage, the same cure; no plan is lost unseen."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_a_number_that_is_somebodys_id_is_refused(tmp_path: Path, store: Store) 
 @pytest.mark.parametrize("dataset", ["empty", "nowhere", "."])
 def test_what_is_no_dataset_is_refused(tmp_path: Path, store: Store, dataset: str) -> None:
     (tmp_path / "empty").touch()
-    with pytest.raises(MalformedInput, match="empty|no such dataset|not a regular file"):
+    with pytest.raises(MalformedInput, match=r"empty|no such dataset|not a regular file"):
         extend(store, tmp_path / dataset)
 
 
@@ -274,7 +274,7 @@ def test_of_the_same_lengths_but_otherwise_different_is_not_the_same(
 # -- others at work ------------------------------------------------------------------------------
 
 
-def test_an_open_store_and_dataset_keep_their_view(tmp_path: Path, store: Store) -> None:
+def test_an_open_store_and_dataset_keep_their_view(store: Store) -> None:
     fill(store)
     dataset, reader = HiddenStateDataset(store.root), Reader(store)
     seen = [reader.read(n).tobytes() for n in range(len(OLD))]
