@@ -106,7 +106,7 @@ def _unpacked(aux: Any, count: int, final: Tensor) -> list[Tensor]:  # noqa: ANN
     hidden = final.shape[-1]
     if count == 0 or aux.shape[-1] != count * hidden:
         raise WrongStates(f"packed states of {_shape(aux)}, not {count} times {hidden} wide")
-    return list(aux.split(hidden, dim=-1))
+    return [aux[..., at * hidden : (at + 1) * hidden] for at in range(count)]
 
 
 def _shape(tensor: Tensor) -> str:

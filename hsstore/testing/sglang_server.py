@@ -66,7 +66,7 @@ class SGLangServer:
         """Launch and wait until it is healthy; RuntimeError with the end of its log otherwise."""
         python = environment(self.release) / "bin" / "python"
         paths = [str(self.plugin)] if self.plugin else []
-        command = [
+        command: list[str | Path] = [
             python, "-m", "sglang.launch_server", "--model-path", self.model, "--dtype", self.dtype,
             "--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1",
             "--port", str(self.port), "--skip-tokenizer-init", "--max-total-tokens", "16384",
