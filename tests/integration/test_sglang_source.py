@@ -344,6 +344,7 @@ def test_nothing_of_a_servers_secrets_is_kept() -> None:
 def test_one_bad_answer_a_sample_is_not_believed_and_asked_for_again(fault: Fault) -> None:
     with FakeSGLang(FINAL, fault=once(fault)) as server, opened(server) as source:
         assert_right(answers(source, requests()), requests())
+    assert_asked_again(server)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,13 @@ def test_one_bad_spool_file_a_sample_is_not_believed(fault: Fault, tmp_path: Pat
     with FakeSGLang(SPOOLED, fault=once(fault), spool=tmp_path) as server:
         with opened(server) as source:
             assert_right(answers(source, requests()), requests(), SPOOLED)
+        assert_asked_again(server)
         assert not list(tmp_path.glob("hsstore-*"))
+
+
+def assert_asked_again(server: FakeSGLang) -> None:
+    asked = server.prompts()
+    assert all(asked.count(request.input_ids.tolist()) >= 2 for request in requests())
 
 
 def test_a_storm_of_503_costs_no_attempt() -> None:
