@@ -429,7 +429,9 @@ def test_a_server_that_returns_is_verified_and_calibrated_again() -> None:
     calibrated: list[str] = []
     with (
         FakeSGLang(FINAL) as server,
-        opened(server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)) as source,
+        opened(
+            server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)
+        ) as source,
     ):
         found = answers(source, requests(), lambda n: server.restart() if n == 3 else None)
     assert_right(found, requests())
