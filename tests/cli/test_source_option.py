@@ -46,10 +46,12 @@ def test_a_path_opens_the_embedded_source(demo_model: Path, store: Store) -> Non
 
 def test_a_url_opens_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(
-        "hsstore.extraction.sglang.calibration.make_calibrator",
-        lambda *given, spool: (asked.append((*given, spool)), lambda _ask, _facts: None)[1],
-    )
+
+    def make(*given: object, spool: bool) -> object:
+        asked.append((*given, spool))
+        return lambda _ask, _facts: None
+
+    monkeypatch.setattr("hsstore.extraction.sglang.calibration.make_calibrator", make)
     store = empty_store(tmp_path / "store", [5], layers=("final",))
     with FakeSGLang(store.identity) as server:
         options = SourceOptions(servers=(server.url,), reference="MODEL", concurrency=3)

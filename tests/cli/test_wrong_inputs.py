@@ -13,7 +13,6 @@ import pytest
 
 from hsstore.model import keys
 from hsstore.model.document import seal
-from hsstore.model.identity import StoreIdentity
 from hsstore.storage import writer
 from hsstore.storage.store import Store
 from hsstore.testing import damage
@@ -72,8 +71,8 @@ def store(tmp_path: Path) -> Store:
 def seeded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Puts a seeded source in the model's place; returns the words after --source."""
 
-    def opened(_: str | None, identity: StoreIdentity, __: int | None = None) -> SeededSource:
-        return SeededSource(identity)
+    def opened(_options: object, store: Store, _note: object) -> SeededSource:
+        return SeededSource(store.identity)
 
     monkeypatch.setattr("hsstore_cli.extract.open_source", opened)
     monkeypatch.setattr("hsstore_cli.repair.open_source", opened)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
+from hsstore.extraction.extractor import extract
 from hsstore.extraction.sglang.facts import Facts
-from hsstore.extraction.sglang.server import Ask
+from hsstore.extraction.sglang.server import Ask, Calibrate
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request, Waiting
-from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Launch
-from hsstore.testing.sources import seeded_states
+from hsstore.storage.store import Store
+from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Kind, Launch
+from hsstore.testing.sources import SeededSource, seeded_states
+from hsstore.testing.stores import contents, empty_store
 
 VOCABULARY = 1000
 POISON = 666
@@ -53,18 +56,36 @@ Answers = dict[int, NDArray[Any] | Failed]
 
 
 def answers(
-    source: SGLangSource, asked: Sequence[Request], each: Callable[[int], None] = lambda _: None
+    source: SGLangSource,
+    asked: Sequence[Request],
+    each: Callable[[int], None] = lambda _: None,
+    told: Callable[[str], None] = lambda _: None,
 ) -> Answers:
     """Every answer by sample; ``each`` is called with how many there are already."""
     found: Answers = {}
+    collect(source, asked, found, each, told)
+    return found
+
+
+def collect(
+    source: SGLangSource,
+    asked: Sequence[Request],
+    found: Answers,
+    each: Callable[[int], None],
+    told: Callable[[str], None] = lambda _: None,
+) -> None:
     for answer in source.states(iter(asked)):
         if isinstance(answer, Waiting):
+            told(answer.detail)
             continue
         assert answer.sample not in found
         found[answer.sample] = answer.states.copy() if isinstance(answer, Extracted) else answer
         source.settled([answer.sample])
         each(len(found))
-    return found
+
+
+def at(count: int, act: Callable[[], None]) -> Callable[[int], None]:
+    return lambda done: act() if done == count else None
 
 
 def assert_right(found: Answers, asked: Sequence[Request], identity: StoreIdentity = FINAL) -> None:
@@ -77,9 +98,16 @@ def assert_right(found: Answers, asked: Sequence[Request], identity: StoreIdenti
         )
 
 
-def opened(server: FakeSGLang, *others: FakeSGLang, **more: Any) -> SGLangSource:
-    more = {"options": QUICK, "spool": server.spool} | more
-    return SGLangSource([server.url, *(each.url for each in others)], server.identity, **more)
+def opened(
+    server: FakeSGLang,
+    *others: FakeSGLang,
+    options: ClientOptions = QUICK,
+    calibrate: Calibrate | None = None,
+) -> SGLangSource:
+    urls = [server.url, *(each.url for each in others)]
+    return SGLangSource(
+        urls, server.identity, spool=server.spool, options=options, calibrate=calibrate
+    )
 
 
 def once(fault: Fault) -> Callable[[Sequence[int], int], Fault | None]:
@@ -124,10 +152,12 @@ def test_requests_ask_for_what_they_need_and_no_rid_comes_twice(tmp_path: Path) 
 
 def test_no_more_are_at_work_than_the_server_takes() -> None:
     info = {"max_running_requests": 2, "max_queued_requests": 1}
-    with FakeSGLang(FINAL, launch=Launch(info=info), seconds=0.01) as server:
-        options = ClientOptions(concurrency=30)
-        with opened(server, options=options) as source:
-            answers(source, requests([4] * 40))
+    options = ClientOptions(concurrency=30)
+    with (
+        FakeSGLang(FINAL, launch=Launch(info=info), seconds=0.01) as server,
+        opened(server, options=options) as source,
+    ):
+        answers(source, requests([4] * 40))
     assert server.peak == 3
 
 
@@ -158,17 +188,17 @@ def test_samples_that_would_harm_a_server_are_not_sent() -> None:
 @pytest.mark.parametrize(
     ("layers", "spool", "words"),
     [
-        ((1, "final"), False, "--spool"),
-        (("final:pre",), False, "transformers:PATH"),
-        (("final:pre",), True, "transformers:PATH"),
-        ((0, 1), False, "embedding"),
+        ((1, "final"), None, "--spool"),
+        (("final:pre",), None, "transformers:PATH"),
+        (("final:pre",), "spool", "transformers:PATH"),
+        ((0, 1), None, "embedding"),
     ],
 )
 def test_layers_that_cannot_come_are_refused_without_a_request(
-    layers: tuple[Layer, ...], spool: bool, words: str, tmp_path: Path
+    layers: tuple[Layer, ...], spool: str | None, words: str
 ) -> None:
     with pytest.raises(MalformedInput, match=words):
-        SGLangSource(["http://x"], identity_of(layers), spool=tmp_path if spool else None)
+        SGLangSource(["http://x"], identity_of(layers), spool=Path(spool) if spool else None)
 
 
 # -- which servers are refused --------------------------------------------------------------------
@@ -220,7 +250,7 @@ def test_another_hidden_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "web"])
-def test_what_is_no_sglang_is_refused(kind: Any) -> None:
+def test_what_is_no_sglang_is_refused(kind: Kind) -> None:
     with (
         FakeSGLang(FINAL, launch=Launch(kind)) as server,
         pytest.raises(IdentityMismatch, match="no SGLang server"),
@@ -314,6 +344,7 @@ def test_nothing_of_a_servers_secrets_is_kept() -> None:
 def test_one_bad_answer_a_sample_is_not_believed_and_asked_for_again(fault: Fault) -> None:
     with FakeSGLang(FINAL, fault=once(fault)) as server, opened(server) as source:
         assert_right(answers(source, requests()), requests())
+    assert_asked_again(server)
 
 
 @pytest.mark.parametrize(
@@ -324,14 +355,22 @@ def test_one_bad_spool_file_a_sample_is_not_believed(fault: Fault, tmp_path: Pat
     with FakeSGLang(SPOOLED, fault=once(fault), spool=tmp_path) as server:
         with opened(server) as source:
             assert_right(answers(source, requests()), requests(), SPOOLED)
+        assert_asked_again(server)
         assert not list(tmp_path.glob("hsstore-*"))
+
+
+def assert_asked_again(server: FakeSGLang) -> None:
+    asked = server.prompts()
+    assert all(asked.count(request.input_ids.tolist()) >= 2 for request in requests())
 
 
 def test_a_storm_of_503_costs_no_attempt() -> None:
     options = ClientOptions(draw=lambda: 0.01, concurrency=8, max_attempts=1)
-    with FakeSGLang(FINAL, most=2, seconds=0.005) as server:
-        with opened(server, options=options) as source:
-            assert_right(answers(source, requests([9] * 60)), requests([9] * 60))
+    with (
+        FakeSGLang(FINAL, most=2, seconds=0.005) as server,
+        opened(server, options=options) as source,
+    ):
+        assert_right(answers(source, requests([9] * 60)), requests([9] * 60))
     assert server.peak == 2
 
 
@@ -369,11 +408,11 @@ def test_a_sample_that_fails_each_time_is_set_aside(fault: Fault, kind: str, tri
 
 
 def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> None:
-    """It is asked for once among others, then alone, until it has killed the server 3 times more."""
+    """It is asked for once among others, then alone until it has killed the server 3 times."""
     with FakeSGLang(FINAL, fault=on_poison("die"), seconds=0.01) as server:
         restarter = Restarter(server)
         with opened(server) as source, restarter:
-            found = answers(source, [*requests(), poisoned(), *requests()[:0]])
+            found = answers(source, [*requests(), poisoned()])
     failed = found.pop(100)
     assert isinstance(failed, Failed)
     assert failed.kind == "disconnect"
@@ -385,15 +424,16 @@ def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> N
 class Restarter:
     """Starts a server again whenever it is down, as the service manager of a real one does."""
 
-    def __init__(self, server: FakeSGLang) -> None:
+    def __init__(self, server: FakeSGLang, info: Mapping[str, Any] | None = None) -> None:
         self.server = server
+        self.info = info or {}
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch)
 
     def _watch(self) -> None:
         while not self.over.wait(0.02):
             if not self.server.listening:
-                self.server.start(Launch())
+                self.server.start(Launch(info=self.info))
 
     def __enter__(self) -> None:
         self.thread.start()
@@ -429,11 +469,9 @@ def test_a_server_that_returns_is_verified_and_calibrated_again() -> None:
     calibrated: list[str] = []
     with (
         FakeSGLang(FINAL) as server,
-        opened(
-            server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)
-        ) as source,
+        opened(server, calibrate=lambda _ask, facts: calibrated.append(facts.boot)) as source,
     ):
-        found = answers(source, requests(), lambda n: server.restart() if n == 3 else None)
+        found = answers(source, requests(), at(3, server.restart))
     assert_right(found, requests())
     assert len(set(calibrated)) == len(calibrated) == 2
 
@@ -461,11 +499,7 @@ def test_a_server_that_was_replaced_is_refused_without_one_wrong_sample(
     found: Answers = {}
     with FakeSGLang(FINAL) as server, opened(server, calibrate=calibrate) as source:
         with pytest.raises(IdentityMismatch, match=words):
-            for answer in source.states(asked):
-                if isinstance(answer, Extracted):
-                    found[answer.sample] = answer.states.copy()
-                    if len(found) == 5:
-                        server.restart(launch)
+            collect(source, asked, found, at(5, lambda: server.restart(launch)))
         with pytest.raises(IdentityMismatch, match=words):
             list(source.states(asked))
     assert 5 <= len(found) < 60
@@ -484,13 +518,12 @@ def test_a_spool_server_that_was_replaced_is_refused_without_one_wrong_sample(
 
     found: Answers = {}
     with FakeSGLang(SPOOLED, spool=tmp_path) as server:
-        with opened(server, calibrate=calibrate) as source:
-            with pytest.raises(IdentityMismatch, match="other weights"):
-                for answer in source.states(asked):
-                    if isinstance(answer, Extracted):
-                        found[answer.sample] = answer.states.copy()
-                        if len(found) == 5:
-                            server.restart(Launch(weights=1))
+        restart = at(5, lambda: server.restart(Launch(weights=1)))
+        with (
+            opened(server, calibrate=calibrate) as source,
+            pytest.raises(IdentityMismatch, match="other weights"),
+        ):
+            collect(source, asked, found, restart)
         assert not list(tmp_path.glob("hsstore-*"))
     assert_right(found, [r for r in asked if r.sample in found], SPOOLED)
 
@@ -498,13 +531,8 @@ def test_a_spool_server_that_was_replaced_is_refused_without_one_wrong_sample(
 def test_a_server_that_stays_away_is_waited_for_and_then_named() -> None:
     options = ClientOptions(draw=lambda: 0.01, max_wait_seconds=0.5)
     with FakeSGLang(FINAL) as server, opened(server, options=options) as source:
-        waited: list[Waiting] = []
         with pytest.raises(SourceUnavailable, match="no server for") as caught:
-            for n, answer in enumerate(source.states(requests([9] * 40))):
-                if n == 2:
-                    server.stop()
-                if isinstance(answer, Waiting):
-                    waited.append(answer)
+            collect(source, requests([9] * 40), {}, at(2, server.stop))
         assert server.url in str(caught.value)
 
 
@@ -533,28 +561,40 @@ def test_calibration_has_the_last_word() -> None:
 
 def test_several_servers_share_the_work_and_take_over_from_one_that_ends() -> None:
     asked = requests([9] * 60)
-    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, seconds=0.01) as other:
-        with opened(one, other) as source:
-            found = answers(source, asked, lambda n: other.stop() if n == 20 else None)
+    with (
+        FakeSGLang(FINAL, seconds=0.01) as one,
+        FakeSGLang(FINAL, seconds=0.01) as other,
+        opened(one, other) as source,
+    ):
+        found = answers(source, asked, at(20, other.stop))
     assert_right(found, asked)
     assert min(len(one.asked), len(other.asked)) > 5
 
 
 def test_one_of_several_that_is_replaced_costs_no_sample() -> None:
     asked = requests([9] * 60)
-    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, seconds=0.01) as other:
-        with opened(one, other) as source:
-            replaced = Launch("vllm")
-            found = answers(source, asked, lambda n: other.restart(replaced) if n == 20 else None)
+    replaced = Launch("vllm")
+    told: list[str] = []
+    with (
+        FakeSGLang(FINAL, seconds=0.01) as one,
+        FakeSGLang(FINAL, seconds=0.01) as other,
+        opened(one, other) as source,
+    ):
+        restart = at(20, lambda: other.restart(replaced))
+        found = answers(source, asked, restart, told.append)
     assert_right(found, asked)
+    assert [line for line in told if other.url in line and "no SGLang server" in line]
 
 
 def test_what_servers_say_of_themselves_is_told_apart() -> None:
     launch = Launch(info={"version": "0.5.22"})
-    with FakeSGLang(FINAL, seconds=0.01) as one, FakeSGLang(FINAL, launch=launch) as other:
-        with opened(one, other) as source:
-            assert source.origin().recorded["engine_version"] == "0.5.23"
-            origins = [a.origin for a in source.states(requests()) if isinstance(a, Extracted)]
+    with (
+        FakeSGLang(FINAL, seconds=0.01) as one,
+        FakeSGLang(FINAL, launch=launch) as other,
+        opened(one, other) as source,
+    ):
+        assert source.origin().recorded["engine_version"] == "0.5.23"
+        origins = [a.origin for a in source.states(requests()) if isinstance(a, Extracted)]
     assert {o.recorded["engine_version"] for o in origins if o} == {"0.5.22"}
 
 
@@ -629,3 +669,37 @@ def test_a_consumer_that_fails_leaves_nothing(tmp_path: Path) -> None:
         with opened(server) as source, pytest.raises(RuntimeError, match="reader"):
             list(source.states(broken()))
         assert not list(tmp_path.glob("hsstore-*"))
+
+
+# -- filling a store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [("final",), (1, 3, "final")])
+def test_a_store_is_filled_through_a_restart(layers: tuple[Layer, ...], tmp_path: Path) -> None:
+    spool = tmp_path / "spool" if len(layers) > 1 else None
+    if spool is not None:
+        spool.mkdir()
+    lengths = [1 + n * 7 % 40 for n in range(60)]
+    store = empty_store(tmp_path / "store", lengths, layers=layers, shard_rows=64)
+    deaths = iter([True])
+
+    def fault(ids: Sequence[int], _times: int) -> Fault | None:
+        return "die" if len(ids) == 36 and next(deaths, False) else None
+
+    # The spool holds but a few of them, so that journalling has to keep pace.
+    launch = Launch(info={"hello": {"spool_bytes": 100 * store.identity.geometry.row_bytes}})
+    with FakeSGLang(store.identity, spool=spool, fault=fault, launch=launch) as server:
+        with opened(server) as source, Restarter(server, launch.info):
+            summary = extract(store, source)
+        if spool is not None:
+            assert not list(spool.glob("hsstore-*"))
+    assert summary.complete
+    assert (summary.samples_extracted, summary.samples_failed) == (60, 0)
+    expected = filled_like(tmp_path / "expected", lengths, layers)
+    assert contents(store) == contents(expected)
+
+
+def filled_like(root: Path, lengths: Sequence[int], layers: Sequence[Layer]) -> Store:
+    store = empty_store(root, lengths, layers=layers, shard_rows=64)
+    extract(store, SeededSource(store.identity))
+    return store

@@ -1,7 +1,6 @@
 """The client against real servers: every answer equal to transformers, and every source's rules."""
 
 import importlib.util
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,8 +171,7 @@ def test_layers_that_it_does_not_return_are_refused(case: Case) -> None:
 
 
 def leftovers(case: Case) -> list[str]:
-    names = [] if case.spool is None else os.listdir(case.spool)
-    return [name for name in names if not name.startswith("hello")]
+    return [] if case.spool is None else sorted(p.name for p in case.spool.glob("hsstore-*"))
 
 
 # -- what every source keeps to --------------------------------------------------------------------

@@ -46,7 +46,14 @@ class GivenUp:
     failed: Failed
 
 
-Answer = Ready | GivenUp
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something that a user should know at once."""
+
+    detail: str
+
+
+Answer = Ready | GivenUp | Told
 Answers = SimpleQueue[Answer]
 
 
@@ -139,6 +146,9 @@ class Desk:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in self.lanes:  # a task that never began has not left its lane
+            lane.jobs.clear()
+            lane.alone = False
         await asyncio.gather(*(lane.server.abort_all() for lane in self.lanes))
 
     def outage(self) -> str | None:
@@ -235,7 +245,8 @@ class Desk:
             case Busy():
                 self._back_off(lane, job)
             case Discarded():
-                self._lose(lane, ended.detail)
+                if ended.doubt:
+                    self._lose(lane, ended.detail)
                 self._again(job)
             case Lost():
                 counts = ended.sent and job.suspect
@@ -245,6 +256,7 @@ class Desk:
             case Rejected():
                 self._count(job, where, last=True)
             case AttemptFailed() if lane.server.trust is None:
+                job.attempts.append(_line(ended, where))
                 self._pardon(job)
             case AttemptFailed():
                 if ended.kind == "timeout":
@@ -273,7 +285,7 @@ class Desk:
         """Note an attempt; give the sample another one, later, unless that was the last."""
         if job.last is None:
             return
-        job.attempts.append(f"{job.last.kind}: {job.last.detail} ({where})")
+        job.attempts.append(_line(job.last, where))
         if last or len(job.attempts) >= self._max_attempts:
             self._condemned.append(job)
             return
@@ -295,7 +307,8 @@ class Desk:
             await asyncio.sleep(lane.backoff.next())
         except AttemptEnded as ended:
             self._lose(lane, f"fails a prompt that worked: {ended.detail}")
-            for job in self._jobs:
+            accused, self._condemned = accused + self._condemned, []
+            for job in self._jobs.difference(accused):
                 job.attempts.clear()
             for job in accused:
                 self._pardon(job)
@@ -345,9 +358,14 @@ class Desk:
             except HsstoreError as error:
                 server.lose(error.message)
                 server.refused = error
+                self._tell(f"out for good: {error}")
             self._note_end()
         lane.recovery = None
         self._pump()
+
+    def _tell(self, detail: str) -> None:
+        for answers in {id(job.answers): job.answers for job in self._jobs}.values():
+            answers.put(Told(detail))
 
     def _until_next_look(self, lane: Lane, backoff: Backoff) -> float:
         down = self._loop.time() - (lane.down_since or 0.0)
@@ -384,3 +402,7 @@ class Desk:
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal = error
+
+
+def _line(ended: AttemptEnded, where: str) -> str:
+    return f"{ended.kind}: {ended.detail} ({where})"

@@ -40,7 +40,11 @@ class Lost(AttemptEnded):
 
 
 class Discarded(AttemptEnded):
-    """A reply that nobody can vouch for: the server was replaced before it was confirmed."""
+    """A reply that nobody can vouch for: the server was replaced before it was confirmed.
 
-    def __init__(self, detail: str) -> None:
+    ``doubt`` says that the launch that is trusted now is in doubt too.
+    """
+
+    def __init__(self, detail: str, *, doubt: bool = True) -> None:
         super().__init__("discarded", detail)
+        self.doubt = doubt

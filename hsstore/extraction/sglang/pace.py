@@ -10,7 +10,7 @@ LONGEST_SECONDS = 30.0
 class Pace:
     """Additive increase, multiplicative decrease of the requests in flight at one server.
 
-    Begins at ``start`` and stays within 1 and ``most``. It grows by one for every round of
+    Begins at ``start`` and stays within 1 and ``most``. It grows by about one for every round of
     ``limit`` answers, and halves when the server says that it has too much; what comes back of
     the requests that were in flight then cannot halve it again.
     """

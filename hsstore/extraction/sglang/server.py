@@ -262,7 +262,7 @@ class Server:
         mark = self.connection.opened
         async with self._confirming:
             if self.trust is not trust:
-                raise Discarded(self.detail)
+                raise Discarded("of an earlier launch", doubt=False)
             if mark <= self._confirmed:
                 return
             now = self.connection.opened

@@ -5,7 +5,7 @@ import queue
 import random
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hsstore.errors import IdentityMismatch, MalformedInput, SourceUnavailable
 from hsstore.extraction.sglang.address import parse_address
 from hsstore.extraction.sglang.carrier import Carrier, JsonCarrier, SpoolCarrier
-from hsstore.extraction.sglang.desk import Answer, Answers, Desk, GivenUp, Job
+from hsstore.extraction.sglang.desk import Answers, Desk, GivenUp, Job, Ready, Told
 from hsstore.extraction.sglang.http import Connection
 from hsstore.extraction.sglang.outcome import AttemptEnded
 from hsstore.extraction.sglang.server import Calibrate, Numbers, Server, Terms
@@ -125,7 +125,7 @@ class SGLangSource:
         """The model's identity as far as the first server tells it, and how it computes."""
         return self._origin
 
-    def states(self, requests: Iterable[Request]) -> Iterator[Extracted | Failed | Waiting]:
+    def states(self, requests: Iterable[Request]) -> Generator[Extracted | Failed | Waiting]:
         """The answers in the order in which they come.
 
         An array may be overwritten once the next answer is asked for. A sample fails for good as
@@ -184,19 +184,23 @@ class SGLangSource:
 
     def _next(self, flow: "_Flow") -> Iterator[Extracted | Failed | Waiting]:
         """The next answer, or Waiting where there is none for a second."""
+        # With nothing on its way, only the consumer can go on: it is told at once, then patiently.
         blocked = not flow.jobs
+        seconds = 0.0 if blocked and not flow.told else WAITING_SECONDS
         try:
-            # With nothing on its way, only the consumer can go on.
-            answer = flow.answers.get(timeout=0.0 if flow.told < blocked else WAITING_SECONDS)
+            answer = flow.answers.get(timeout=seconds)
         except queue.Empty:
             self._raise_fatal()
             flow.told = blocked
             yield self._waiting(flow)
             return
         flow.told = False
-        yield from self._read(flow, answer)
+        if isinstance(answer, Told):
+            yield Waiting(answer.detail)
+        else:
+            yield from self._read(flow, answer)
 
-    def _read(self, flow: "_Flow", answer: Answer) -> Iterator[Extracted | Failed]:
+    def _read(self, flow: "_Flow", answer: Ready | GivenUp) -> Iterator[Extracted | Failed]:
         request = answer.job.request
         if isinstance(answer, GivenUp):
             flow.drop(answer.job)
