@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def build(folder: Path) -> None:
         eos_token_id=None,
     )
     torch.manual_seed(0)
-    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model: Any = transformers.LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
 
 
 def measured(url: str, spool: Path) -> dict[str, float]:
@@ -87,25 +89,24 @@ def measured(url: str, spool: Path) -> dict[str, float]:
     rows = Rows(1, HIDDEN, "bfloat16", (0,))
     seconds: dict[str, list[float]] = {}
 
-    def timed(name: str, clock: Callable[[], float], work: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def timed(name: str, clock: Callable[[], float], work: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
         began = clock()
-        done = work()
+        done = work(*given)
         seconds.setdefault(name, []).append(clock() - began)
         return done
 
+    wall, own = time.perf_counter, time.process_time
     for number in range(ROUNDS + WARM):
         if number == WARM:
             seconds.clear()
         captured, plain, asked = rid(run, number), secrets.token_hex(8), secrets.token_hex(8)
-        wall, own = time.perf_counter, time.process_time
-        timed("plain", wall, lambda plain=plain: generate(url, ids, plain))
-        timed("captured", wall, lambda captured=captured: generate(url, ids, captured))
-        timed("spool", own, lambda captured=captured: folder.states(captured, into, "bfloat16"))
+        timed("plain", wall, generate, url, ids, plain)
+        timed("captured", wall, generate, url, ids, captured)
+        timed("spool", own, folder.states, captured, into, "bfloat16")
         folder.remove(captured)
-        body = timed("by JSON", wall, lambda asked=asked: generate(url, ids, asked, states=True))
-        expected = Expected(asked, TOKENS, "default")
-        timed("json", own, lambda body=body, expected=expected: json_states(body, expected, rows))
-        timed("orjson", own, lambda body=body: orjson.loads(body))
+        body = timed("by JSON", wall, partial(generate, states=True), url, ids, asked)
+        timed("json", own, json_states, body, Expected(asked, TOKENS, "default"), rows)
+        timed("orjson", own, orjson.loads, body)
     median = {name: statistics.median(each) for name, each in seconds.items()}
     return {
         "request with capture / plain request": median["captured"] / median["plain"],

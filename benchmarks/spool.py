@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -15,14 +15,11 @@ from write import write_all
 
 from hsstore.capture.spool_format import DTYPES, HEADER, STATES, Segment, encode_header, rid
 from hsstore.extraction.extractor import extract
-from hsstore.extraction.sglang.spool import Spool, rows_like
+from hsstore.extraction.sglang.spool import Spool
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Request
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RUN, BOOT = "0" * 16, "0" * 32
 MEMORY = Path("/dev/shm")  # noqa: S108 - where people put a spool
@@ -34,7 +31,7 @@ class SpoolSource(SeededSource):
     def __init__(self, identity: StoreIdentity, spool: Path, states: States) -> None:
         super().__init__(identity)
         self._spool = Spool(spool)
-        self._into: NDArray[Any] = rows_like(*states.shape, "bfloat16")
+        self._into = np.empty_like(states)
 
     def states(self, requests: Iterable[Request]) -> Iterator[Extracted]:
         """What the spool holds, in one array that is used again."""

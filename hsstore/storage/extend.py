@@ -95,7 +95,7 @@ def extend(
     progress = progress or Silent()
     source = Path(dataset)
     try:
-        opened = store if isinstance(store, Store) else Store.open(store, filesystem=filesystem)
+        opened = store if isinstance(store, Store) else Store.open(Path(store), filesystem=filesystem)
         state = file_state(source)
         lengths, key_bytes = count_samples(source, progress=progress)
         _refuse_too_long(source, lengths, opened)

@@ -20,6 +20,7 @@ from hsstore.errors import (
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.checks import arrays, folders
 from hsstore.model import keys
+from hsstore.model.progress import Silent
 from hsstore.storage import catch_up, claim, growing, zarr_arrays
 from hsstore.storage import extend as extend_module
 from hsstore.storage import store as store_module
@@ -426,7 +427,7 @@ def test_a_damaged_store_is_not_grown(
 
 
 def test_progress_adds_up(tmp_path: Path, store: Store) -> None:
-    class Counts:
+    class Counts(Silent):
         def __init__(self) -> None:
             self.totals: list[tuple[int, str]] = []
             self.done = 0
