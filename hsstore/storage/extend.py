@@ -95,7 +95,7 @@ def extend(
     progress = progress or Silent()
     source = Path(dataset)
     try:
-        opened = store if isinstance(store, Store) else Store.open(Path(store), filesystem=filesystem)
+        opened = _opened(store, filesystem)
         state = file_state(source)
         lengths, key_bytes = count_samples(source, progress=progress)
         _refuse_too_long(source, lengths, opened)
@@ -314,3 +314,7 @@ def _placed(
         first_sample=store.plan.samples,
     )
     return zip(extents, given, strict=True)
+
+
+def _opened(store: Store | PathLike, filesystem: Filesystem) -> Store:
+    return store if isinstance(store, Store) else Store.open(Path(store), filesystem=filesystem)
