@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,10 +72,18 @@ def serve(
 
     def start(
         release: str, *flags: str, layers: str | None = None, model: Path = demo_model,
-        port: int | None = None,
+        port: int | None = None, env: Mapping[str, str] | None = None,
     ) -> SGLangServer:  # fmt: skip
-        env = {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": layers} if layers else {}
-        server = SGLangServer(release, model, log, flags=flags, env=env, plugin=plugin, port=port)
+        capture = {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": layers} if layers else {}
+        server = SGLangServer(
+            release,
+            model,
+            log,
+            flags=flags,
+            env={**capture, **(env or {})},
+            plugin=plugin,
+            port=port,
+        )
         started.append(server)
         server.start()
         return server

@@ -45,10 +45,8 @@ def new_store(root: Path, model: Path, layers: tuple[Layer, ...], dtype: str) ->
 @pytest.fixture(
     scope="module",
     params=[
-        (("final",), "float32"),
         (("final",), "bfloat16"),
         ((3, 1, 2), "float32"),
-        ((3, 1, 2), "bfloat16"),
     ],
     ids=lambda param: f"{'-'.join(map(str, param[0]))}-{param[1]}",
 )

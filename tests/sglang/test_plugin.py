@@ -153,35 +153,17 @@ def test_a_full_spool_is_an_error_and_passes(probe: Probe, reference: Reference)
     assert_equal(probe, reference, [ids])
 
 
-def test_ranks_and_replicas_each_write_their_own(
-    release: str, model: Path, plugin: Path, tmp_path: Path, reference: Reference
-) -> None:
-    flags, env = several_ranks(release, tp=2, dp=2)
-    env |= {"HSSTORE_SPOOL": str(tmp_path / "spool"), "HSSTORE_LAYERS": "3,1,final,2"}
-    for probe in serving(release, model, plugin, tmp_path, *flags, **env):
-        assert_equal(probe, reference, sharing_prompts(30, seed=2))
-        hellos = probe.hellos()
-        assert [hello["rank"] for hello in hellos] == [0, 1]
-        assert {hello["ranks"] for hello in hellos} == {2}
-        assert len({hello["boot"] for hello in hellos}) == 1
-        assert all(hello["checked"] for hello in hellos)
-
-
-def test_without_a_spool_it_is_not_there(
-    release: str, model: Path, plugin: Path, tmp_path: Path
-) -> None:
-    for probe in serving(release, model, plugin, tmp_path):
+def test_without_a_spool_it_is_not_there(model: Path, plugin: Path, tmp_path: Path) -> None:
+    for probe in serving("0.5.23", model, plugin, tmp_path):
         request = probe.rid()
         assert len(probe.generate([1, 2, 3], request)["output_ids"]) == 1
         assert list(probe.spool.iterdir()) == []
         assert "hsstore.capture" not in (tmp_path / "log").read_text()
 
 
-def test_a_refusing_server_says_so_and_serves(
-    release: str, model: Path, plugin: Path, tmp_path: Path
-) -> None:
+def test_a_refusing_server_says_so_and_serves(model: Path, plugin: Path, tmp_path: Path) -> None:
     env = {"HSSTORE_SPOOL": str(tmp_path / "spool"), "HSSTORE_LAYERS": "1,final:pre"}
-    for probe in serving(release, model, plugin, tmp_path, **env):
+    for probe in serving("0.5.12", model, plugin, tmp_path, **env):
         assert len(probe.generate([1, 2, 3], probe.rid())["output_ids"]) == 1
         [hello] = probe.hellos()
         assert "final:pre" in hello["refused"]

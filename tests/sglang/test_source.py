@@ -94,7 +94,7 @@ def requests(lengths: Sequence[int] = LENGTHS) -> list[Request]:
 
 
 def answers(
-    source: HiddenStateSource, asked: Sequence[Request], each: Callable[[int], object] = id
+    source: HiddenStateSource, asked: Sequence[Request]
 ) -> dict[int, NDArray[Any] | Failed]:
     found: dict[int, NDArray[Any] | Failed] = {}
     for answer in source.states(iter(asked)):
@@ -105,7 +105,6 @@ def answers(
         else:
             continue
         source.settled([answer.sample])
-        each(len(found))
     return found
 
 
@@ -145,20 +144,6 @@ def test_prompts_that_begin_alike_are_whole(case: Case) -> None:
     asked = [Request(n, f"s{n}", ids[: 50 - n]) for n in range(6)]
     with case.open() as source:
         assert_equal_to_transformers(case, answers(source, asked), asked)
-
-
-def test_a_server_killed_and_started_again_in_mid_run(case: Case) -> None:
-    asked = requests([40] * 40)
-
-    def restart(done: int) -> None:
-        if done == 10:
-            case.server.kill()
-            case.server.start()
-
-    with case.open(concurrency=4) as source:
-        found = answers(source, asked, restart)
-    assert_equal_to_transformers(case, found, asked)
-    assert leftovers(case) == []
 
 
 def test_layers_that_it_does_not_return_are_refused(case: Case) -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from hsstore.demo.corpus import VOCABULARY
 from hsstore.demo.model import build_model
+from hsstore.storage.status import status
 from hsstore.storage.store import Store
 from hsstore.testing.reference import Reference, relative_errors
 from hsstore.testing.sglang_server import SGLangServer
@@ -41,16 +42,16 @@ def until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def journalled(store: Path, hsstore: Run) -> int:
+def journalled(store: Path) -> int:
     """How many samples are safe, committed or staged."""
-    found = json.loads(hsstore("status", store, "--json").stdout)
-    return int(found["samples_committed"] + found["samples_staged"])
+    found = status(Store.open(store))
+    return found.samples_committed + found.samples_staged
 
 
-def under_way(process: Popen[str], store: Path, hsstore: Run) -> None:
+def under_way(process: Popen[str], store: Path) -> None:
     """Wait until some samples are there, and not all of them."""
-    until(lambda: journalled(store, hsstore) >= 10, "the first samples")
-    assert process.poll() is None, "over before the trouble began"
+    until(lambda: process.poll() is not None or journalled(store) >= 10, "the first samples")
+    assert process.poll() is None, process.communicate()[1]
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_killed_server_comes_back(
     server = serve(RELEASE, *flags, layers=layers)
     options = ("--spool", spool) if by_spool else ()
     process = begin("extract", store, "--server", server.url, *options, "--concurrency", "8")
-    under_way(process, store, hsstore)
+    under_way(process, store)
     server.kill()
     time.sleep(3)
     assert process.poll() is None, "did not wait for the server"
@@ -93,7 +94,7 @@ def test_a_server_with_other_weights_in_its_place_is_refused(
     server = serve(RELEASE, *flags, layers=layers)
     options = ("--spool", spool) if by_spool else ()
     process = begin("extract", store, "--server", server.url, *options, "--concurrency", "8")
-    under_way(process, store, hsstore)
+    under_way(process, store)
     server.kill()
     serve(RELEASE, *flags, layers=layers, model=other_model, port=server.port)
     _, said = process.communicate(timeout=300)
@@ -101,39 +102,30 @@ def test_a_server_with_other_weights_in_its_place_is_refused(
     assert "Traceback" not in said
     nothing_wrong(store, reference, hsstore)
     # And whoever begins with the other one is refused before the first sample.
-    before = journalled(store, hsstore)
+    before = journalled(store)
     assert hsstore("extract", store, "--server", server.url, *options).returncode == 8
-    assert journalled(store, hsstore) == before
+    assert journalled(store) == before
 
 
-@pytest.mark.parametrize("when", ["mid-run", "at the start"])
 def test_something_else_on_the_port_is_refused(
-    when: str, serve: Serve, make_store: Make, hsstore: Run, begin: Begin, tmp_path: Path,
+    serve: Serve, make_store: Make, hsstore: Run, begin: Begin, tmp_path: Path,
     reference: Reference,
 ) -> None:  # fmt: skip
-    """As when another service takes the machine by itself."""
+    """As when another service takes the machine by itself, in mid-run or before."""
     store = make_store("final")
     server = serve(RELEASE, *JSON_FLAGS)
     command = ("extract", store, "--server", server.url, "--concurrency", "8")
-    process = begin(*command) if when == "mid-run" else None
-    if process:
-        under_way(process, store, hsstore)
+    process = begin(*command)
+    under_way(process, store)
     server.kill()
-    with web_server(server.port, tmp_path):
-        if process:
-            _, said = process.communicate(timeout=120)
-            code = process.returncode
-        else:
-            ended = hsstore(*command)
-            said, code = ended.stderr, ended.returncode
-    assert code == 8, said
-    assert "Traceback" not in said
-    assert "SGLang" in said
+    with WebServer(server.port, tmp_path):
+        said = process.communicate(timeout=120)[1]
+        at_the_start = hsstore(*command)
+    for code, line in ((process.returncode, said), (at_the_start.returncode, at_the_start.stderr)):
+        assert code == 8, line
+        assert "Traceback" not in line
+        assert "SGLang" in line
     nothing_wrong(store, reference, hsstore)
-
-
-def web_server(port: int, folder: Path) -> "WebServer":
-    return WebServer(port, folder)
 
 
 class WebServer:
@@ -166,29 +158,19 @@ def nothing_wrong(store: Path, reference: Reference, hsstore: Run) -> None:
     assert kinds <= {"shard-missing"}, kinds
 
 
-def test_a_full_queue_is_waited_out(
-    serve: Serve, make_store: Make, spool: Path, hsstore: Run, verify: Verify
+def test_a_full_queue_and_aborted_requests(
+    serve: Serve, make_store: Make, spool: Path, begin: Begin, verify: Verify
 ) -> None:
+    """Both cost time, and no sample."""
     server = serve(RELEASE, "--max-queued-requests", "2", layers=LAYERS)
     store = make_store(LAYERS)
-    ended = hsstore("extract", store, "--server", server.url, "--spool", spool,
-                    "--concurrency", "32")  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    verify(store)
-
-
-def test_aborted_requests_are_asked_again(
-    serve: Serve, make_store: Make, spool: Path, hsstore: Run, begin: Begin, verify: Verify
-) -> None:
-    server = serve(RELEASE, layers=LAYERS)
-    store = make_store(LAYERS)
     process = begin("extract", store, "--server", server.url, "--spool", spool,
-                    "--concurrency", "16", "--max-attempts", "9")  # fmt: skip
-    under_way(process, store, hsstore)
+                    "--concurrency", "32", "--max-attempts", "9")  # fmt: skip
+    under_way(process, store)
     for _ in range(3):
         abort_all(server)
         time.sleep(0.5)
-    _, said = process.communicate(timeout=300)
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 0, said
     verify(store)
     assert [path for path in spool.iterdir() if not path.name.startswith("hello.")] == []
@@ -204,21 +186,18 @@ def abort_all(server: SGLangServer) -> None:
         pass
 
 
-@pytest.mark.parametrize("transport", ["spool", "json"])
 def test_weights_that_are_not_finite_are_refused(
-    transport: str, serve: Serve, make_store: Make, spool: Path, hsstore: Run, demo_model: Path,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    serve: Serve, make_store: Make, spool: Path, hsstore: Run, demo_model: Path, tmp_path: Path
+) -> None:
+    """SGLang answers with status 200, and null for each number."""
     broken = nan_model(demo_model, tmp_path / "nan")
-    by_spool = transport == "spool"
-    flags, layers = ((), LAYERS) if by_spool else (JSON_FLAGS, None)
-    server = serve(RELEASE, *flags, layers=layers, model=broken)
-    store = make_store(LAYERS if by_spool else "final", model=broken)
-    options = ("--spool", spool) if by_spool else ()
-    ended = hsstore("extract", store, "--server", server.url, *options)
-    assert ended.returncode == 8, ended.stderr
-    assert "finite" in ended.stderr
-    assert journalled(store, hsstore) == 0
+    server = serve(RELEASE, *JSON_FLAGS, layers=LAYERS, model=broken)
+    for layers, options in ((LAYERS, ("--spool", spool)), ("final", ())):
+        store = make_store(layers, model=broken)
+        ended = hsstore("extract", store, "--server", server.url, *options)
+        assert ended.returncode == 8, ended.stderr
+        assert "finite" in ended.stderr
+        assert journalled(store) == 0
 
 
 def nan_model(model: Path, folder: Path) -> Path:
@@ -260,7 +239,7 @@ def test_two_servers_and_then_one(
     store = make_store(LAYERS)
     process = begin("extract", store, "--server", first.url, "--server", second.url,
                     "--spool", spool, "--concurrency", "8")  # fmt: skip
-    under_way(process, store, hsstore)
+    under_way(process, store)
     first.kill()
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
