@@ -8,7 +8,7 @@ import pytest
 
 from hsstore.capture.spool_format import rid
 from hsstore.demo.model import build_model
-from hsstore.testing.sglang_server import SGLangServer, install_plugin, several_ranks
+from hsstore.testing.sglang_server import SGLangServer, install_plugin
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,

@@ -64,7 +64,7 @@ def other_model(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("transport", ["spool", "json"])
 def test_a_killed_server_comes_back(
-    transport: str, serve: Serve, make_store: Make, spool: Path, hsstore: Run, begin: Begin,
+    transport: str, serve: Serve, make_store: Make, spool: Path, begin: Begin,
     verify: Verify,
 ) -> None:  # fmt: skip
     by_spool = transport == "spool"
@@ -233,7 +233,7 @@ def test_the_longest_prompt_and_one_beyond(
 
 
 def test_two_servers_and_then_one(
-    serve: Serve, make_store: Make, spool: Path, hsstore: Run, begin: Begin, verify: Verify
+    serve: Serve, make_store: Make, spool: Path, begin: Begin, verify: Verify
 ) -> None:
     first, second = serve(RELEASE, layers=LAYERS), serve(RELEASE, layers=LAYERS)
     store = make_store(LAYERS)
