@@ -46,7 +46,8 @@ def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refused:
         assert main([str(argument) for argument in arguments]) == code
         out, err = capfd.readouterr()
         assert tree(untouched) == before
-        assert out == ""
+        # An extraction that had begun accounts for its samples, whatever ended it.
+        assert out == "" or (arguments[0] == "extract" and "asked for: " in out)
         said = [line for line in err.splitlines(keepends=True) if not line.startswith("loading ")]
         assert said[0].startswith("hsstore: error: ")
         assert len(said) == 1
