@@ -77,7 +77,7 @@ class SGLangServer:
                 self._launch()
             except RuntimeError:
                 # Another process may have bound the port since it was found free.
-                taken = b"address already in use" in self.log.read_bytes()[told:].lower()
+                taken = b"already in use" in self.log.read_bytes()[told:].lower()
                 if self._port_is_fixed or not taken or not left:
                     raise
                 self.port = free_port()
