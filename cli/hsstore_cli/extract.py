@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     ],
     exits={
         exit_codes.OK: "every shard asked for is committed, and none of their samples is absent",
-        exit_codes.PROBLEMS: "samples of them are absent: the source could not compute them",
+        exit_codes.PROBLEMS: "samples of them are absent: the source could not compute them; or a "
+        "commit marker cannot be read",
         exit_codes.FAILED: "failed, or another writer holds the shards that are left",
         exit_codes.STOPPED: "stopped by a signal or --max-duration; the same command goes on",
     },
@@ -192,8 +193,9 @@ class _Run:
         else:
             for line in _lines(root, self.summary, found, held):
                 click.echo(line)
-        absent = [s for s in found.shards_absent if self._shards is None or s in self._shards]
-        return _exit_code(self.summary, absent, held)
+        incomplete = {*found.shards_absent, *found.shards_unreadable}
+        wanted = incomplete if self._shards is None else incomplete.intersection(self._shards)
+        return _exit_code(self.summary, held, problems=bool(wanted))
 
 
 def _told(error: BaseException) -> str:
@@ -223,12 +225,12 @@ def stopping() -> Iterator[Callable[[], bool]]:
             signal.signal(each, handler)
 
 
-def _exit_code(summary: "ExtractionSummary", absent: list[int], held: list[int]) -> int:
+def _exit_code(summary: "ExtractionSummary", held: list[int], *, problems: bool) -> int:
     if summary.stopped:
         return exit_codes.STOPPED
     if held:
         return exit_codes.FAILED
-    return exit_codes.PROBLEMS if absent else exit_codes.OK
+    return exit_codes.PROBLEMS if problems else exit_codes.OK
 
 
 def summary_json(summary: "ExtractionSummary") -> dict[str, Any]:
@@ -275,6 +277,9 @@ def _lines(
     if found.shards_absent:
         command = commands.hsstore("inspect", store, "--shard", found.shards_absent[0])
         yield f"why absent: {command}"
+    if found.shards_unreadable:
+        command = commands.hsstore("fsck", store)
+        yield f"commit markers of {len(found.shards_unreadable)} shards cannot be read: {command}"
     if held:
         yield (
             f"{len(held)} shards are held by another writer, first {held[0]}; run the same "

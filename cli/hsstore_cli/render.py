@@ -72,6 +72,7 @@ class Looks:
     def text(self, figures: Mapping[str, Any]) -> str:
         """Speed, time left, what is waited for, failures and free space; most wanted first."""
         rate, left = figures["tokens_per_second"], figures["seconds_left"]
+        free = figures["free_bytes"]
         parts = [
             "speed unknown yet" if rate is None else f"{_rate(rate)} tok/s",
             "unknown time left" if left is None else f"{duration(left)} left",
@@ -79,7 +80,7 @@ class Looks:
             self._shares(figures),
             f"{figures['samples_failed']} failed" if figures["samples_failed"] else None,
             None if rate is None else f"{short_size(figures['bytes_per_second'])}/s",
-            f"{short_size(figures['free_bytes'])} free",
+            None if free is None else f"{short_size(free)} free",
         ]
         return ", ".join(part for part in parts if part)
 

@@ -118,9 +118,9 @@ class Ledger:
         self._rolled_forward.resumed += marker.samples
         self._rolled_forward.absent_before += marker.absent
 
-    def committed_by_another(self, shard: int, version: ShardVersion) -> None:
-        """A shard turned out to be committed when its turn came."""
-        self.committed_before[shard] = self._store.committed().get(shard, (version, False))
+    def committed_by_another(self, shard: int, found: tuple[ShardVersion, bool]) -> None:
+        """A shard turned out to be committed when its turn came; as in ``committed_before``."""
+        self.committed_before[shard] = found
 
     def held_by_another(self, shard: int) -> None:
         """Another writer has a shard; what this run staged for it does not count."""
@@ -179,12 +179,11 @@ class Ledger:
     def _absent(self, shards: Iterable[int]) -> tuple[int, int]:
         """How many samples committed shards lack, and how many are in shards that do not say."""
         absent = unreadable = 0
+        newest = {**self.committed_before, **self._store.committed()}
         for shard in shards:
-            version, lacking = self.committed_before[shard]
-            if not lacking:
-                continue
+            version, lacking = newest[shard]
             try:
-                absent += self._store.read_marker(version, absent=True).absent
+                absent += self._store.read_marker(version, absent=lacking).absent
             except (InvalidDocument, UnsupportedFormat, OSError):
                 unreadable += self._samples([shard])
         return absent, unreadable

@@ -4,11 +4,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cached_property
 
-from hsstore.errors import ClaimedByAnother, HsstoreError, SourceError
+from hsstore.errors import ClaimedByAnother, HsstoreError, MalformedInput, SourceError
 from hsstore.extraction.account import Account, ExtractionSummary, Ledger
 from hsstore.extraction.open_shard import OpenShard, take
-from hsstore.extraction.order import in_order
+from hsstore.extraction.order import ORDERS, in_order
 from hsstore.extraction.pace import Pace, Stopwatch
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Progress, Silent
@@ -41,8 +42,9 @@ def extract(
 
     Resumes what earlier runs journalled. ``order`` is a name of ``hsstore.extraction.order``.
     ``stop`` is asked between samples; once true, nothing more is asked for, what is on its way is
-    still staged, and the summary says so. Raises IdentityMismatch where the source is another than
-    the store's, SourceError, OSError; nothing that was journalled is lost then.
+    still staged, and the summary says so. Raises MalformedInput for an unknown order,
+    IdentityMismatch where the source is another than the store's, SourceError, OSError; nothing
+    that was journalled is lost then.
     """
     extraction = Extraction(store, source, shards=shards, order=order, progress=progress, stop=stop)
     extraction.run()
@@ -66,6 +68,8 @@ def already_filled(
 class Extraction:
     """One run over a range of shards. ``summary()`` may be asked for however the run ended.
 
+    An unknown ``order`` raises MalformedInput.
+
     The source is asked for the samples of one shard after the other without a pause in between:
     answers may come in any order, and a shard is committed once all of its own are there.
     """
@@ -80,6 +84,10 @@ class Extraction:
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        if order not in ORDERS:
+            raise MalformedInput(
+                f"no order is called {order!r}", remedy=f"give one of: {', '.join(ORDERS)}"
+            )
         self._store = store
         self._source = source
         self._wanted = shards if shards is not None else range(store.plan.shards)
@@ -96,7 +104,6 @@ class Extraction:
         self._durability = Durability(source)
         self._waits = Waits(self._progress)
         self._watch = Stopwatch()
-        self._ledger = Ledger(store, self._wanted)
         self._pace = Pace(self._watch, store.identity.geometry.row_bytes, 0)
         self._failed = 0
 
@@ -109,7 +116,9 @@ class Extraction:
                 self._fill()
         except SourceError as error:
             # What ended the requests came first, and may be why the source gave up.
-            raise self._failure or error from error
+            if self._failure is None:
+                raise
+            raise self._failure from error
         finally:
             self._waits.over()
         if self._failure:
@@ -123,6 +132,11 @@ class Extraction:
         summary.seconds_source = self._watch.seconds("source")
         summary.seconds_disk = self._watch.seconds("disk")
         return summary
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        """Made when first needed: what clearing leftovers finishes is to be in it."""
+        return Ledger(self._store, self._wanted)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -138,7 +152,6 @@ class Extraction:
             },
         )
         clear_leftovers(self._store, self._progress)
-        self._ledger = Ledger(self._store, self._wanted)
         total = sum(map(self._tokens, self._wanted))
         done = sum(self._tokens(s) for s in self._wanted if s in self._ledger.committed_before)
         self._pace.tokens_left = total - done
@@ -320,12 +333,19 @@ class Extraction:
                 "figures",
                 {
                     **self._pace.figures(),
-                    "free_bytes": available(self._store.root).available_bytes,
+                    "free_bytes": self._free_bytes(),
                     "samples_failed": self._failed,
                     "shards_open": len(self._open),
                     "waiting": self._waits.detail,
                 },
             )
+
+    def _free_bytes(self) -> int | None:
+        """None where the filesystem does not say, which is no reason to end a run."""
+        try:
+            return available(self._store.root).available_bytes
+        except OSError:
+            return None
 
     def _writers(self) -> list[ShardWriter]:
         return [shard.writer for shard in self._open.values()]

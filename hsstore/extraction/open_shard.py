@@ -84,20 +84,23 @@ class OpenShard:
             self._claim_held.close()
 
 
-def take(store: Store, shard: int, origin: Origin) -> OpenShard | Marker | ShardVersion:
+def take(
+    store: Store, shard: int, origin: Origin
+) -> OpenShard | Marker | tuple[ShardVersion, bool]:
     """Claim a shard, and open it with what earlier writers journalled.
 
-    A Marker where it was whole but for that marker, which is there now; a ShardVersion where
-    somebody else has committed it. Raises ClaimedByAnother while a live writer holds it, and
-    IdentityMismatch where what is journalled is of another origin.
+    A Marker where it was whole but for that marker, which is there now; where somebody else
+    has committed it, that version and whether samples are absent in it. Raises ClaimedByAnother
+    while a live writer holds it, and IdentityMismatch where what is journalled is of another
+    origin.
     """
     with ExitStack() as claim_held:
         claim = claim_held.enter_context(
             claimed(store.filesystem, store.root, store.identity.uuid, shard)
         )
         with naming_a_rival(claim), ExitStack() as staging_open:
-            if (version := take_over(store, claim)) is not None:
-                return version
+            if (committed := take_over(store, claim)) is not None:
+                return committed
             if (marker := roll_forward(store, shard)) is not None:
                 return marker
             writer = staging_open.enter_context(staging(store, ShardVersion(shard, 1), claim))

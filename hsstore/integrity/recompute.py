@@ -44,26 +44,28 @@ class Recomputation:
         attempts that failed before. Once asked to stop nothing more is asked for. Raises
         SourceError, OSError.
         """
-        for event in answered(self._until_stopped(requests), self._source):
-            if isinstance(event, Waiting):
-                self._waits.waiting(event)
-                self._durability.sync([writer])
-                if event.outage and self._stop():
-                    break
-                continue
+        try:
+            for event in answered(self._until_stopped(requests), self._source):
+                if isinstance(event, Waiting):
+                    self._waits.waiting(event)
+                    self._durability.sync([writer])
+                    if event.outage and self._stop():
+                        break
+                    continue
+                self._waits.over()
+                request, answer = event
+                before = absent.get(request.sample)
+                staged = self._stager.stage(
+                    writer,
+                    request,
+                    answer,
+                    previous=contents.get(request.sample),
+                    earlier=before.tried() if before else (),
+                )
+                self._durability.staged(request.sample, [writer])
+                yield request, staged
+        finally:
             self._waits.over()
-            request, answer = event
-            before = absent.get(request.sample)
-            staged = self._stager.stage(
-                writer,
-                request,
-                answer,
-                previous=contents.get(request.sample),
-                earlier=before.tried() if before else (),
-            )
-            self._durability.staged(request.sample, [writer])
-            yield request, staged
-        self._waits.over()
 
     def written(self, writer: ShardWriter) -> None:
         """A writer was synced for the last time."""

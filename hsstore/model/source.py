@@ -115,11 +115,13 @@ class Waiting:
     """No answer yet: a moment to sync, to show progress or to stop.
 
     A source that can wait long gives one at least every second then. ``detail`` says what for.
-    With ``outage`` nothing is on its way: the source waits for a server to come back.
+    With ``outage`` nothing is on its way: the source waits for a server to come back. ``news`` is
+    what a user should know at once, beside whatever is waited for.
     """
 
     detail: str
     outage: bool = False
+    news: bool = False
 
 
 class HiddenStateSource(Protocol):

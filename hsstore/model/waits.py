@@ -7,49 +7,56 @@ from collections.abc import Callable
 from hsstore.model.progress import Progress
 from hsstore.model.source import Waiting
 
-# A source that is only busy is no news before this.
-QUIET_SECONDS = 10.0
 # What a wait says of its own length changes all the time.
 _SECONDS = re.compile(r"\d+(\.\d+)? s\b")
 
 
 class Waits:
-    """Reports the waits of one source; ``detail`` says what is waited for now, None for nothing."""
+    """Reports the outages and the news of one source.
+
+    ``detail`` says what is waited for now, None for nothing. A source that is only busy is left to
+    whoever shows that: a slow one waits before each of its answers.
+    """
 
     def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic) -> None:
         self.detail: str | None = None
         self._progress = progress
         self._clock = clock
         self._began = 0.0
-        self._told: tuple[str, str] | None = None
+        self._outage: str | None = None
 
     def waiting(self, waiting: Waiting) -> None:
-        """No answer came; told at once where there is an outage, else when it lasts."""
-        now = self._clock()
-        if self.detail is None:
-            self._began = now
-        self.detail = waiting.detail
-        kind = "outage" if waiting.outage else "waiting"
-        topic = kind, _SECONDS.sub("", waiting.detail) if waiting.outage else ""
-        if self._told and self._told[0] != kind:
-            self._end(now)
-        if topic != self._told and (waiting.outage or now - self._began >= QUIET_SECONDS):
-            began_anew = self._told is None
-            self._told = topic
+        """No answer came; news are told at once, and so is an outage that is not told already."""
+        if waiting.news:
             self._progress.note(waiting.detail)
-            self._progress.event(
-                f"{kind}-began" if began_anew else f"{kind}-changed", {"detail": waiting.detail}
-            )
+            self._progress.event("source-news", {"detail": waiting.detail})
+            return
+        self.detail = waiting.detail
+        if waiting.outage:
+            self._tell(waiting.detail)
+        else:
+            self._end()
 
     def over(self) -> None:
         """An answer came, or the work ended."""
-        if self._told:
-            self._end(self._clock())
+        self._end()
         self.detail = None
 
-    def _end(self, now: float) -> None:
-        if self._told:
-            seconds = now - self._began
-            self._progress.note(f"the {self._told[0]} is over after {seconds:.0f} s")
-            self._progress.event(f"{self._told[0]}-ended", {"seconds": round(seconds, 3)})
-        self._told, self._began = None, now
+    def _tell(self, detail: str) -> None:
+        topic = _SECONDS.sub("", detail)
+        if topic == self._outage:
+            return
+        name = "outage-changed"
+        if self._outage is None:
+            name, self._began = "outage-began", self._clock()
+        self._outage = topic
+        self._progress.note(detail)
+        self._progress.event(name, {"detail": detail})
+
+    def _end(self) -> None:
+        if self._outage is None:
+            return
+        seconds = self._clock() - self._began
+        self._outage = None
+        self._progress.note(f"the outage is over after {seconds:.0f} s")
+        self._progress.event("outage-ended", {"seconds": round(seconds, 3)})

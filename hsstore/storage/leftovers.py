@@ -60,7 +60,7 @@ def finish_growth(store: Store, progress: Progress) -> bool:
 def _clear(store: Store, claim: Claim) -> None:
     committed = take_over(store, claim)
     if committed is not None:
-        _remove_staged(store, committed)
+        _remove_staged(store, committed[0])
     _remove_temporaries(store, claim.shard)
 
 

@@ -21,16 +21,16 @@ from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter, verified_chunks
 
 
-def take_over(store: Store, claim: Claim) -> ShardVersion | None:
+def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
     """What every holder of a claim does first; the version of the shard that is committed then.
 
+    With it comes whether samples are absent in that version; None where nothing is committed.
     In this order: earlier writers are fenced, what they decided is finished, the markers are read.
     Raises StoreError for a decided replacement that cannot be finished.
     """
     fence(store.filesystem, store.root, claim)
     replay_intents(store.filesystem, store.root, store.identity, claim.shard)
-    found = store.committed().get(claim.shard)
-    return found[0] if found else None
+    return store.committed().get(claim.shard)
 
 
 def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:

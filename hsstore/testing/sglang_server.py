@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 READY_SECONDS = 600.0  # 20 to 60 on a quiet machine
 STOP_SECONDS = 20.0
 HIGHEST_PORT = 65535 - 10000
+LAUNCHES = 3
 
 
 class SGLangServer:
@@ -25,6 +26,7 @@ class SGLangServer:
     HSSTORE_SGLANG (build/sglang by default). ``plugin`` is a folder with hsstore installed in it
     (``install_plugin``), for servers that shall find the capture plugin. ``start`` waits until the
     server is ready; ``kill`` ends it as a crash would. ``url`` and ``log`` tell where it is.
+    Without ``port`` its first start finds a free one, which it keeps then.
     """
 
     def __init__(
@@ -47,8 +49,13 @@ class SGLangServer:
         self.plugin = plugin
         self.dtype = dtype
         self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._port_is_fixed = port is not None
         self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -64,6 +71,21 @@ class SGLangServer:
 
     def start(self) -> None:
         """Launch and wait until it is healthy; RuntimeError with the end of its log otherwise."""
+        for left in reversed(range(LAUNCHES)):
+            told = self.log.stat().st_size if self.log.exists() else 0
+            try:
+                self._launch()
+            except RuntimeError:
+                # Another process may have bound the port since it was found free.
+                taken = b"already in use" in self.log.read_bytes()[told:].lower()
+                if self._port_is_fixed or not taken or not left:
+                    raise
+                self.port = free_port()
+            else:
+                self._port_is_fixed = True
+                return
+
+    def _launch(self) -> None:
         python = environment(self.release) / "bin" / "python"
         paths = [str(self.plugin)] if self.plugin else []
         command: list[str | Path] = [

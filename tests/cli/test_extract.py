@@ -102,6 +102,27 @@ def test_absent_samples_of_other_shards_do_not_count(store: Store, use: Use) -> 
     assert run(store, "--shards", "0-1") == 0
 
 
+@pytest.mark.parametrize("failing", [{}, {key_of(4): "too odd"}])
+@pytest.mark.parametrize("content", ["{}", ""])
+def test_an_unreadable_marker_makes_exit_4(
+    store: Store,
+    use: Use,
+    capsys: pytest.CaptureFixture[str],
+    failing: dict[str, str],
+    content: str,
+) -> None:
+    use(failing=failing)
+    run(store)
+    (store.root / store.marker(3).name).write_text(content)
+    capsys.readouterr()
+    assert run(store) == 4
+    shown = capsys.readouterr().out
+    assert "4 committed before, 2 in shards whose marker cannot be read" in shown
+    assert "4 of 6 samples committed" in shown
+    assert f"cannot be read: hsstore fsck {store.root}" in shown
+    assert run(store, "--shards", "0-2") == 0
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_after_the_sample_in_work(
     store: Store, use: Use, capsys: pytest.CaptureFixture[str], sent: signal.Signals

@@ -117,6 +117,7 @@ def test_figures_say_which_side_is_the_bottleneck_since_the_last_look() -> None:
         "0 tok/s, unknown time left, http://a is away: waiting 40 s of 1800, "
         "source 0 % disk 100 %, 2 failed, 0 B/s, 1.20 TB free"
     )
+    assert looks.text({**later, "free_bytes": None}).endswith("2 failed, 0 B/s")
 
 
 def test_lines_show_figures_even_while_nothing_advances(

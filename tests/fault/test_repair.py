@@ -4,13 +4,13 @@ import contextlib
 import errno
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
-from hsstore.errors import IdentityMismatch, OutOfSpace, Stopped, StoreError
+from hsstore.errors import IdentityMismatch, OutOfSpace, SourceUnavailable, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.integrity.replica import Replica
@@ -19,14 +19,14 @@ from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Silent
-from hsstore.model.source import HiddenStateSource, Request
+from hsstore.model.source import HiddenStateSource, Request, Waiting
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.reader import Reader
 from hsstore.storage.space import Space, available
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
-from hsstore.testing.sources import SeededSource
+from hsstore.testing.sources import ManyInFlight, SeededSource
 from hsstore.testing.stores import LENGTHS, contents, filled_store, key_of
 
 
@@ -579,3 +579,28 @@ def test_a_replica_is_listed_once_and_each_manifest_read_once(
             assert replica.sample(shard, sample, None) is not None
     assert counting.listed == listed
     assert counting.manifests == store.plan.shards
+
+
+def test_an_outage_that_ends_a_repair_is_told_to_be_over(store: Store) -> None:
+    damage.flip_bit(store.root / keys.shard_file(0), 10)
+    moments = iter([Waiting("away", outage=True)])
+
+    def lose(_answers: int) -> Waiting:
+        if (moment := next(moments, None)) is None:
+            raise SourceUnavailable("lost")
+        return moment
+
+    heard = Heard()
+    with pytest.raises(SourceUnavailable):
+        mend(store, ManyInFlight(store.identity, before_answer=lose), progress=heard)
+    assert [name for name in heard.names if "outage" in name] == ["outage-began", "outage-ended"]
+
+
+class Heard(Silent):
+    """Keeps the names of events."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def event(self, name: str, members: Mapping[str, object]) -> None:  # noqa: ARG002 - Progress
+        self.names.append(name)

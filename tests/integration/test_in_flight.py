@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsstore.errors import IdentityMismatch, InvalidDocument, SourceUnavailable
+from hsstore.errors import IdentityMismatch, InvalidDocument, MalformedInput, SourceUnavailable
 from hsstore.extraction import extractor
-from hsstore.extraction.account import Account, ExtractionSummary
+from hsstore.extraction.account import Account, ExtractionSummary, Ledger
 from hsstore.extraction.extractor import Extraction, already_filled, extract
 from hsstore.model import keys
 from hsstore.model.source import Extracted, Failed, Origin, Request, Waiting
 from hsstore.storage import writer
 from hsstore.storage.claim import Claim, acquire
+from hsstore.storage.space import Space
 from hsstore.storage.stage import open_stage, take_over
 from hsstore.storage.status import status
 from hsstore.storage.store import Store
@@ -262,6 +263,9 @@ def test_an_unreadable_marker(store: Store) -> None:
     path = store.root / store.marker(0).name
     path.write_bytes(path.read_bytes()[:-2])
     assert extract(store, watched(store)).account == Account(committed_before=7, unreadable=3)
+    whole = store.root / store.marker(1).name
+    whole.write_bytes(whole.read_bytes()[:-2])
+    assert extract(store, watched(store)).account == Account(committed_before=6, unreadable=4)
 
 
 @pytest.mark.parametrize("after", range(10))
@@ -311,6 +315,48 @@ def test_an_outage_that_ends_is_told_once(store: Store) -> None:
     assert summary.complete
     assert events.notes[0] == "away: waiting 0 s of 1800"
     assert len(events.notes) == 2
+
+
+def test_news_of_a_source_are_told_at_once(store: Store) -> None:
+    moments = iter(
+        [Waiting("on their way"), Waiting("out for good: b", news=True), Waiting("on their way")]
+    )
+    source = watched(store, before_answer=lambda n: next(moments, None) if n == 2 else None)
+    summary, events = run(store, source)
+    assert summary.complete
+    assert events.notes == ["out for good: b"]
+    assert events.named("source-news") == [{"detail": "out for good: b"}]
+
+
+def test_what_ended_the_source_is_not_its_own_cause(store: Store) -> None:
+    lost = SourceUnavailable("lost")
+
+    def lose(_answers: int) -> None:
+        raise lost
+
+    with pytest.raises(SourceUnavailable) as caught:
+        extract(store, watched(store, before_answer=lose))
+    assert caught.value is lost
+    assert lost.__cause__ is None
+
+
+def test_an_unknown_order_is_refused_before_anything_is_done(store: Store) -> None:
+    source = watched(store)
+    with pytest.raises(MalformedInput, match=r"'size'.*dataset, length, longest-first"):
+        extract(store, source, order="size")
+    assert source.asked == []
+
+
+def test_a_filesystem_that_hides_its_space_ends_no_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(path: Path) -> Space:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(extractor, "available", hidden)
+    summary, events = run(store, watched(store))
+    assert summary.complete
+    assert events.named("figures")[0]["free_bytes"] is None
 
 
 @pytest.mark.parametrize("after", range(10))
@@ -394,6 +440,44 @@ def test_a_robbed_shard_that_the_rival_commits_is_not_committed_again(store: Sto
     assert summary.shards_claimed_by_others == [0]
     assert sorted(store.committed()) == [0, 1, 2, 3, 4, 5]
     assert_complete(store.root)
+
+
+def test_a_shard_that_another_run_committed_costs_one_look_at_the_commits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+    committed = Store.committed
+
+    def counted(this: Store) -> dict[int, tuple[keys.ShardVersion, bool]]:
+        listed.append(1)
+        return committed(this)
+
+    def rival(answers: int) -> None:
+        if answers == 1:
+            other = SeededSource(store.identity, failing={key_of(7): "broken"})
+            extract(Store.open(store.root), other, shards=range(1, 6))
+            monkeypatch.setattr(Store, "committed", counted)
+
+    extraction = Extraction(store, ManyInFlight(store.identity, in_flight=1, before_answer=rival))
+    extraction.run()
+    assert len(listed) == 5
+    account = extraction.summary().account
+    assert account == Account(extracted=3, committed_before=6, absent_before=1)
+
+
+def test_the_commits_are_listed_once_to_begin_with(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Store] = []
+
+    class Counted(Ledger):
+        def __init__(self, of: Store, wanted: range) -> None:
+            made.append(of)
+            super().__init__(of, wanted)
+
+    monkeypatch.setattr(extractor, "Ledger", Counted)
+    assert extract(store, watched(store)).complete
+    assert made == [store]
 
 
 def test_shards_held_from_the_start_are_passed_over(store: Store) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hsstore.extraction.sglang.server import Ask, Calibrate
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
+from hsstore.model.progress import Silent
 from hsstore.model.source import Extracted, Failed, Request, Waiting
 from hsstore.storage.store import Store
 from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Kind, Launch
@@ -536,13 +538,16 @@ def test_a_server_that_stays_away_is_waited_for_and_then_named() -> None:
         assert server.url in str(caught.value)
 
 
-def test_an_outage_is_told_every_second() -> None:
+def test_an_outage_is_told() -> None:
     with FakeSGLang(FINAL) as server, opened(server) as source:
         server.stop()
-        answer = next(source.states(requests()))
-        assert isinstance(answer, Waiting)
-        assert answer.outage
-        assert server.url in answer.detail
+        # The first may come before the loss is noticed.
+        for answer in islice(source.states(requests()), 10):
+            assert isinstance(answer, Waiting)
+            if answer.outage:
+                assert server.url in answer.detail
+                return
+    pytest.fail("no outage was told")
 
 
 def test_calibration_has_the_last_word() -> None:
@@ -584,6 +589,40 @@ def test_one_of_several_that_is_replaced_costs_no_sample() -> None:
         found = answers(source, asked, restart, told.append)
     assert_right(found, asked)
     assert [line for line in told if other.url in line and "no SGLang server" in line]
+
+
+def test_a_server_that_is_out_for_good_is_told_to_the_user(tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store", [9] * 60, layers=("final",), shard_rows=64)
+    heard = Heard()
+    with (
+        FakeSGLang(store.identity, seconds=0.01) as one,
+        FakeSGLang(store.identity, seconds=0.01) as other,
+        opened(one, other) as source,
+    ):
+        heard.each_shard = at(2, lambda: other.restart(Launch("vllm")))
+        assert extract(store, source, progress=heard).complete
+    (note,) = heard.notes
+    assert note.startswith("out for good: ")
+    assert other.url in note
+    assert "no SGLang server" in note
+    assert heard.named["source-news"] == [{"detail": note}]
+
+
+class Heard(Silent):
+    """Keeps notes and events; ``each_shard`` is called with how many were committed."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.named: dict[str, list[Mapping[str, Any]]] = {}
+        self.each_shard: Callable[[int], None] = lambda _: None
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
+        self.named.setdefault(name, []).append(members)
+        if name == "shard-committed":
+            self.each_shard(len(self.named[name]))
 
 
 def test_what_servers_say_of_themselves_is_told_apart() -> None:

@@ -1,9 +1,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from hsstore.model.progress import Silent
 from hsstore.model.source import Waiting
-from hsstore.model.waits import QUIET_SECONDS, Waits
+from hsstore.model.waits import Waits
 
 
 class Heard(Silent):
@@ -18,24 +20,41 @@ class Heard(Silent):
         self.events.append((name, dict(members)))
 
 
-def test_a_busy_source_is_news_only_when_it_lasts() -> None:
+def test_a_busy_source_is_no_news_however_long_it_takes() -> None:
     heard, now = Heard(), [0.0]
     waits = Waits(heard, lambda: now[0])
-    for seconds in range(int(QUIET_SECONDS)):
-        now[0] = float(seconds)
-        waits.waiting(Waiting(f"{seconds} samples are on their way"))
-    assert waits.detail == "9 samples are on their way"
+    for _ in range(10):
+        for left in range(700):
+            now[0] += 1.0
+            waits.waiting(Waiting(f"{left} samples are on their way"))
+            assert waits.detail == f"{left} samples are on their way"
+        waits.over()
+        assert waits.detail is None
+    assert (heard.events, heard.notes) == ([], [])
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_news_are_told_at_once_and_change_nothing(outage: bool) -> None:  # noqa: FBT001 - pytest
+    heard, now = Heard(), [0.0]
+    waits = Waits(heard, lambda: now[0])
+    waits.waiting(Waiting("http://a:30000 is awaited", outage=outage))
+    told = list(heard.notes)
+    now[0] = 1.0
+    waits.waiting(Waiting("out for good: http://b:30000: another model", news=True))
+    waits.waiting(Waiting("http://a:30000 is awaited", outage=outage))
+    assert waits.detail == "http://a:30000 is awaited"
+    assert heard.notes == [*told, "out for good: http://b:30000: another model"]
+    assert heard.events[-1] == (
+        "source-news",
+        {"detail": "out for good: http://b:30000: another model"},
+    )
+    now[0] = 7.0
     waits.over()
-    assert heard.events == []
-    for seconds in range(20):
-        now[0] = 100.0 + seconds
-        waits.waiting(Waiting(f"{seconds} samples are on their way"))
-    now[0] = 125.0
-    waits.over()
-    assert heard.events == [
-        ("waiting-began", {"detail": "10 samples are on their way"}),
-        ("waiting-ended", {"seconds": 25.0}),
-    ]
+    assert heard.events[-1] == (
+        ("outage-ended", {"seconds": 7.0})
+        if outage
+        else ("source-news", {"detail": heard.notes[-1]})
+    )
 
 
 def test_an_outage_is_told_at_once_and_again_when_it_changes() -> None:

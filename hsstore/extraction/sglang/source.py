@@ -196,7 +196,7 @@ class SGLangSource:
             return
         flow.told = False
         if isinstance(answer, Told):
-            yield Waiting(answer.detail)
+            yield Waiting(answer.detail, news=True)
         else:
             yield from self._read(flow, answer)
 
