@@ -592,11 +592,11 @@ def test_one_of_several_that_is_replaced_costs_no_sample() -> None:
 
 
 def test_a_server_that_is_out_for_good_is_told_to_the_user(tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "store", [9] * 60, layers=("final",), shard_rows=64)
+    store = empty_store(tmp_path / "store", [9] * 150, layers=("final",), shard_rows=64)
     heard = Heard()
     with (
-        FakeSGLang(store.identity, seconds=0.01) as one,
-        FakeSGLang(store.identity, seconds=0.01) as other,
+        FakeSGLang(store.identity, seconds=0.05) as one,
+        FakeSGLang(store.identity, seconds=0.05) as other,
         opened(one, other) as source,
     ):
         heard.each_shard = at(2, lambda: other.restart(Launch("vllm")))
