@@ -13,12 +13,12 @@ import xxhash
 
 from hsstore.errors import (
     ClaimedByAnother,
+    HsstoreError,
     InvalidDocument,
     MalformedInput,
     NotAStore,
     OutOfSpace,
     StorageFailed,
-    StoreError,
 )
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.checks import arrays, folders
@@ -428,7 +428,7 @@ def test_one_that_begins_after_it_was_overtaken_takes_nothing_from_the_other(
     def run() -> None:
         try:
             extend(Store.open(store.root, filesystem=Freezes()), ours)
-        except StoreError as error:
+        except HsstoreError as error:
             ended.append(error)
 
     overtaken = threading.Thread(target=run)
