@@ -93,7 +93,7 @@ def _lines(done: "Extension") -> Iterator[str]:
         yield "an earlier extension was decided but not all in place: it is now"
     yield from _duplicates(done)
     if done.repeated:
-        yield f"{store.root}: unchanged; these samples are what it was last extended by"
+        yield f"{store.root}: unchanged; it was extended by these samples before"
         return
     if not done.samples:
         yield f"{store.root}: unchanged; nothing of the dataset is new"

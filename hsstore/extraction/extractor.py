@@ -18,6 +18,7 @@ from hsstore.model.waits import Waits
 from hsstore.storage.durability import Durability
 from hsstore.storage.fill import Stager, answered
 from hsstore.storage.leftovers import clear_leftovers
+from hsstore.storage.lost_plan import refuse_lost_plan
 from hsstore.storage.provenance import Provenance
 from hsstore.storage.space import available
 from hsstore.storage.store import Store
@@ -58,6 +59,7 @@ def already_filled(
 
     No source is needed for that, and leftovers are cleared all the same.
     """
+    refuse_lost_plan(store)
     ledger = Ledger(store, shards if shards is not None else range(store.plan.shards))
     if not ledger.finished:
         return None
@@ -109,6 +111,7 @@ class Extraction:
 
     def run(self) -> None:
         """Fill the range. Raises as ``extract`` does."""
+        refuse_lost_plan(self._store)
         self._provenance.refuse_contradiction([self._origin])
         self._begin()
         try:

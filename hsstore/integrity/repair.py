@@ -12,13 +12,13 @@ from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck
 from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, staged_bytes
 from hsstore.integrity.replica import Replica
-from hsstore.integrity.restore import Restorer, refuse_to_go_on
+from hsstore.integrity.restore import Restorer, refuse_grown, refuse_to_go_on
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.repair_plan import Action, Provider, RepairPlan, Step
-from hsstore.storage.leftovers import finish_growth
+from hsstore.storage.leftovers import finish_growth, secure_plan
 from hsstore.storage.lost_plan import refuse_lost_plan
 from hsstore.storage.store import Store
 
@@ -32,6 +32,8 @@ DERIVED: dict[str, Action] = {
     "array": "rewrite-array",
     "calibration": "set-aside-calibration",
 }
+
+RESTORED = frozenset(DERIVED.values()) - {"finish-growth"}
 
 
 @dataclass(slots=True)
@@ -204,16 +206,12 @@ def _apply(
     stop: Callable[[], bool],
 ) -> None:
     store = run.subject.store
-    if run.subject.newest() is not store:
-        raise StoreError(
-            "the store grew while it was looked at; nothing was written",
-            place=str(store.root),
-            remedy="run the same command again",
-        )
+    refuse_grown(store, run.subject.newest())
+    secure_plan(store)
     result.applied = True
     if any(step.action == "finish-growth" for step in result.plan.steps):
         finish_growth(store, progress)
-    if any(step.action in DERIVED.values() for step in result.plan.steps):
+    if any(step.action in RESTORED for step in result.plan.steps):
         restorer = Restorer(store, replica.store if replica else None, stop=stop)
         store = restorer.restore_all(run.shards).store
     subject = Subject(store, "data", run.subject.chunks.threads)

@@ -6,20 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsstore.errors import IdentityMismatch, SampleUnavailable, StoreError
+from hsstore.errors import IdentityMismatch, InvalidDocument, SampleUnavailable, StoreError
 from hsstore.model.manifest import Manifest, StoredSample
 from hsstore.model.marker import Marker
 from hsstore.storage import digest
 from hsstore.storage.reader import Reader
-from hsstore.storage.store import Store
+from hsstore.storage.store import Store, read_plan
 from hsstore.storage.writer import ShardWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+GROWS = frozenset({"dataset", "sample table"})
+
+
 class Replica:
-    """A store of the same samples, states and plan; nothing of it is used unverified."""
+    """A store of the same samples, states and plan; nothing of it is used unverified.
+
+    A copy from before the store grew will do: it lacks the shards that were added since.
+    """
 
     def __init__(self, store: Store, path: str | Path) -> None:
         """Raise IdentityMismatch where the store at ``path`` holds something else."""
@@ -30,12 +36,13 @@ class Replica:
         self._held: tuple[int, Manifest | None, dict[int, StoredSample]] = -1, None, {}
         ours, theirs = _what(store), _what(self.store)
         if ours != theirs:
-            differing = [name for name in ours if ours[name] != theirs[name]]
-            raise IdentityMismatch(
-                f"the replica differs from the store in {', '.join(differing)}",
-                place=str(self.store.root),
-                remedy="give a copy of the same store",
-            )
+            differing = {name for name in ours if ours[name] != theirs[name]}
+            if not (differing <= GROWS and _has_grown_from(store, self.store)):
+                raise IdentityMismatch(
+                    f"the replica differs from the store in {', '.join(sorted(differing))}",
+                    place=str(self.store.root),
+                    remedy="give a copy of the same store",
+                )
 
     def sample(self, shard: int, sample: int, content: str | None) -> StoredSample | None:
         """What the replica's manifest says of a sample; None unless its content is the one wanted.
@@ -91,6 +98,18 @@ class Replica:
             return self.store.manifest(self.store.read_marker(version, absent=absent))
         except (OSError, StoreError):
             return None
+
+
+def _has_grown_from(store: Store, earlier: Store) -> bool:
+    """Whether the plan of another copy is one that this very store had before it grew."""
+    uuid, plan = store.identity.uuid, earlier.plan
+    if (plan.store, plan.generation < store.plan.generation) != (uuid, True):
+        return False
+    try:
+        ours = read_plan(store.filesystem, store.root, uuid, plan.generation)
+    except (OSError, InvalidDocument):
+        return False
+    return ours.seal == plan.seal
 
 
 def _what(store: Store) -> dict[str, object]:

@@ -3,14 +3,15 @@
 A damaged calibration follows from nothing, but is missed by nothing either: it goes aside.
 """
 
+import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hsstore.errors import Stopped, StoreError
+from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
@@ -18,6 +19,7 @@ from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.storage import token_file
 from hsstore.storage.array_files import replace_chunk
+from hsstore.storage.growing import growing
 from hsstore.storage.roll_forward import valid_manifests
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
@@ -43,9 +45,17 @@ class Restorer:
         self._quarantine = Quarantine(store, f"derived.{secrets.token_hex(8)}")
 
     def restore_all(self, shards: Sequence[int]) -> Subject:
-        """Restore what can be; the subject knows the tokens of all shards that were looked at."""
+        """Restore what can be; the subject knows the tokens of all shards that were looked at.
+
+        Raises ClaimedByAnother while the store is extended: whoever does that writes the same
+        files, and clears away what is about to be put in their place.
+        """
+        self._restore_folders(Subject(self._store, "manifest"))
+        with _alone(self._store):
+            return self._restore_files(shards)
+
+    def _restore_files(self, shards: Sequence[int]) -> Subject:
         subject = Subject(self._store, "manifest")
-        self._restore_folders(subject)
         self._restore_metadata(subject)
         self._set_calibrations_aside(subject)
         for shard in shards:
@@ -162,6 +172,32 @@ class Restorer:
         except Trouble as trouble:
             if trouble.state == "damaged":
                 self._quarantine.set_aside(name)
+
+
+@contextlib.contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """The right to grow a store, while it is as large as it was when it was looked at."""
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(growing(store))
+        except ClaimedByAnother:
+            raise ClaimedByAnother(
+                "the store is being extended",
+                place=str(store.root),
+                remedy="run the same command again once that is done",
+            ) from None
+        refuse_grown(store, held.store)
+        yield
+
+
+def refuse_grown(store: Store, newest: Store) -> None:
+    """StoreError where a store has become larger than it was when it was looked at."""
+    if newest.plan.generation != store.plan.generation:
+        raise StoreError(
+            "the store grew while it was looked at; nothing was written",
+            place=str(store.root),
+            remedy="run the same command again",
+        )
 
 
 def refuse_to_go_on(stop: Callable[[], bool]) -> None:

@@ -60,8 +60,8 @@ class Duplicate:
 class Extension:
     """What an extension did; ``store`` is the store as it is now.
 
-    ``skipped`` says whether the duplicates were left out. ``repeated`` says that these very samples
-    were what the store had last been extended by, so that nothing was added. ``finished`` says that
+    ``skipped`` says whether the duplicates were left out. ``repeated`` says that the store
+    had been extended by these very samples, so that nothing was added. ``finished`` says that
     an earlier extension was decided but not all in place, and is now.
     """
 
@@ -101,7 +101,7 @@ def extend(
         _refuse_too_long(source, lengths, opened)
         with growing(opened) as held:
             finished = catch_up(held.store, progress, held.verify)
-            if _is_repeated(held.store, source, lengths):
+            if _is_repeated(held.store, source, lengths, state):
                 return Extension(held.store, repeated=True, finished=finished)
             _refuse_full_disk(held.store, lengths, sum(key_bytes))
             run = _Run(held, source, lengths, state, progress, skip_duplicates=skip_duplicates)
@@ -153,21 +153,40 @@ def needed_bytes(store: Store, lengths: list[int], key_bytes: int) -> int:
     return files + rows * ROW_BYTES + tables + overhead
 
 
-def _is_repeated(store: Store, source: Path, lengths: list[int]) -> bool:
-    """Whether the dataset is, key by key and token by token, what the store last grew by."""
-    *_, (generation, shards) = store.plan.token_files.spans()
+def _is_repeated(
+    store: Store, source: Path, lengths: list[int], state: tuple[int, int, int]
+) -> bool:
+    """Whether the dataset is, key by key and token by token, what one of the growths added.
+
+    ``state`` is that of the file when it was counted; MalformedInput where it changed since.
+    """
+    _, *growths = store.plan.token_files.spans()
+    if not any(_is_growth(store, shards, source, lengths) for _, shards in growths):
+        return False
+    if file_state(source) != state:
+        raise changed(source)
+    return True
+
+
+def _is_growth(store: Store, shards: range, source: Path, lengths: list[int]) -> bool:
+    """Whether the dataset holds just the samples of the shards that one growth added."""
     table = store.samples
-    first = table.shard_samples(shards.start).start
-    if generation == 0 or table.length[first:].tolist() != lengths:
+    first, stop = table.shard_samples(shards[0]).start, table.shard_samples(shards[-1]).stop
+    if table.length[first:stop].tolist() != lengths:
         return False
     known = (sample for shard in shards for sample in store.tokens(shard).samples())
     given = read_samples(source, vocab_size=store.identity.model.vocab_size, naming=Naming(first))
-    return all(
-        sample.key == key
-        and np.array_equal(sample.input_ids, ids)
-        and np.array_equal(sample.loss_mask, mask)
-        for sample, (key, ids, mask) in zip(given, known, strict=False)
-    )
+    try:
+        return all(
+            sample.key == key
+            and np.array_equal(sample.input_ids, ids)
+            and np.array_equal(sample.loss_mask, mask)
+            for sample, (key, ids, mask) in zip(given, known, strict=False)
+        )
+    except MalformedInput:
+        # Ids may collide only with the numbers of these shards; what is wrong by itself comes up
+        # when the samples are added.
+        return False
 
 
 # -- what is added -------------------------------------------------------------------------------

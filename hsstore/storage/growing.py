@@ -47,9 +47,12 @@ class Growing:
             self.claim.verify()
 
     def begin(self) -> None:
-        """Make the folder that the growth is prepared in."""
-        self.store.filesystem.make_folder(self._folder)
-        self.store.filesystem.make_folder(self._folder / TOKENS)
+        """Make the folder that the growth is prepared in; ClaimedByAnother after a takeover."""
+        with _fenced(self.store.filesystem, self._folder):
+            self.store.filesystem.make_folder(self._folder)
+            self.store.filesystem.make_folder(self._folder / TOKENS)
+        # A takeover before this found no folder to rename; a later one will.
+        self.verify()
 
     def add_tokens(self, shard: int, raw: bytes) -> None:
         """Prepare the token file of a new shard."""
@@ -72,14 +75,11 @@ class Growing:
             filesystem.publish(path, seal(plan.to_document()), within=self._folder)
 
     def withdraw(self) -> None:
-        """Remove what was prepared, unless it was decided."""
-        filesystem, root = self.store.filesystem, self.store.root
-        placed = root / keys.token_folder(self.generation)
-        if not filesystem.exists(root / keys.plan(self.generation)):
-            # Into our own folder, which is not there any more if another has taken over.
-            with contextlib.suppress(OSError):
-                filesystem.rename(placed, self._folder / TOKENS)
-        _remove(filesystem, self._folder)
+        """Remove what was prepared and got no name yet.
+
+        Token files that have theirs stay: without their plan nobody can say whose they are.
+        """
+        _remove(self.store.filesystem, self._folder)
 
 
 @contextlib.contextmanager
@@ -135,7 +135,9 @@ def _fence(filesystem: Filesystem, root: Path) -> list[Path]:
         path = root / keys.PLAN / name
         if name.count(".") == DOTS:
             path = path.with_name(f"{name}.{secrets.token_hex(4)}")
-            filesystem.rename(root / keys.PLAN / name, path)
+            # Its owner may withdraw it at this moment; then there is nothing to fence.
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rename(root / keys.PLAN / name, path)
         fenced.append(path)
     return fenced
 

@@ -49,12 +49,22 @@ def finish_growth(store: Store, progress: Progress) -> bool:
     Nothing is done while another process grows the store: it does so itself. Raises StoreError
     where the arrays are as no plan says, OSError.
     """
+    secure_plan(store)
     grown = store.plan.generation > 0
     if not is_begun(store) and not (grown and reached(store) != planned(store)):
         return False
     with contextlib.suppress(ClaimedByAnother), growing(store) as held:
         return catch_up(held.store, progress, held.verify)
     return False
+
+
+def secure_plan(store: Store) -> None:
+    """Make the newest plan durable, before anything goes beyond the one that it extends.
+
+    Whoever published it may be alive and not have come to that yet. Raises OSError.
+    """
+    if store.plan.generation > 0:
+        store.filesystem.sync_folder(store.root / keys.PLAN)
 
 
 def _clear(store: Store, claim: Claim) -> None:

@@ -46,7 +46,7 @@ def test_it_says_what_was_added_and_what_comes_next(
         "fill it: hsstore extract store --source transformers:PATH",
     ]
     assert main(typed()) == 0
-    assert said(capfd) == ["store: unchanged; these samples are what it was last extended by"]
+    assert said(capfd) == ["store: unchanged; it was extended by these samples before"]
     assert Store.open(folder / "store").plan.samples == 4
 
 

@@ -6,18 +6,29 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from hsstore.errors import InvalidDocument
+from hsstore.errors import ClaimedByAnother, IdentityMismatch, InvalidDocument
+from hsstore.extraction.extractor import already_filled, extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.finding import LEVELS, Level
+from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.growing import growing
 from hsstore.storage.store import Store
 from hsstore.storage.zarr_arrays import metadata_documents
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import contents, fill, grown, grown_filled_store, key_of
+from hsstore.testing.stores import (
+    LENGTHS,
+    contents,
+    fill,
+    filled_store,
+    grown,
+    grown_filled_store,
+    key_of,
+)
 from hsstore.testing.verdicts import assert_complete
 
 
@@ -47,9 +58,12 @@ def test_a_grown_store_is_sound_and_its_damaged_shard_is_of_a_growth(store: Stor
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
 def test_corpus_is_found_and_mended(store: Store, entry: Damage) -> None:
     healthy = contents(store)
+    sizes = {(store.root / keys.shard_file(n)).stat().st_size for n in (SHARD, SHARD + 1)}
+    # Of one size and layout, only their chunks tell them apart.
+    kind = "chunk-damaged" if entry.name == "swap-shards" and len(sizes) == 1 else entry.kind
     path = entry.inflict(store)
     findings = [*fsck(store.root, threads=1)]
-    assert (entry.kind, path) in {(f.kind, f.path) for f in findings}
+    assert (kind, path) in {(f.kind, f.path) for f in findings}
     lost = {key for f in findings for key in f.samples or () if f.severity == "error"}
     source = SeededSource(store.identity)
     assert repair(store.root, source=lambda: source, apply=True).corrected
@@ -81,7 +95,13 @@ def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("loss", [lose, tear, lose_with_tokens])
+def lose_all_but_the_first(root: Path) -> None:
+    for generation in (1, 2):
+        rmtree(root / keys.token_folder(generation))
+        (root / keys.plan(generation)).unlink()
+
+
+@pytest.mark.parametrize("loss", [lose, tear, lose_with_tokens, lose_all_but_the_first])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_lost_plan_is_named_and_nothing_is_taken_away(
     store: Store, loss: Callable[[Path], None], level: Level
@@ -95,6 +115,11 @@ def test_a_lost_plan_is_named_and_nothing_is_taken_away(
     assert all(f.repair is None for f in found)
     with pytest.raises(InvalidDocument, match=r"larger than its newest whole plan says"):
         repair(store.root, apply=True)
+    smaller = Store.open(store.root, to_check=True)
+    with pytest.raises(InvalidDocument, match=r"larger than its newest whole plan says"):
+        extract(smaller, SeededSource(store.identity))
+    with pytest.raises(InvalidDocument, match=r"larger than its newest whole plan says"):
+        already_filled(smaller)
     assert tree(store.root) == before
 
 
@@ -155,6 +180,56 @@ def test_token_files_that_no_plan_decided_are_removed_by_a_repair(store: Store) 
     assert finding.repair == f"hsstore repair {store.root} --apply"
     repair(store.root, apply=True)
     assert not folder.exists()
+    assert kinds(store.root) == []
+
+
+def test_a_backup_from_before_the_growth_mends_what_it_has(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "store", LENGTHS[:6])
+    backup = copytree(store.root, tmp_path / "backup")
+    store = fill(grown(store, LENGTHS[6:]))
+    healthy, added = contents(store), store.plan.shards - 1
+    damage.flip_bit(store.root / keys.shard_file(0), 100)
+    (store.root / keys.shard_file(added)).unlink()
+    (store.root / keys.tokens(0, 0)).unlink()
+    (store.root / keys.tokens(1, added)).unlink()
+    source = SeededSource(store.identity)
+    assert repair(store.root, replica=backup, source=lambda: source, apply=True).corrected
+    assert contents(Store.open(store.root)) == healthy
+    assert set(source.asked) == set(store.samples.shard_samples(added))
+
+
+def test_a_backup_of_a_store_that_grew_otherwise_is_refused(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "store", LENGTHS[:6])
+    other = Store.open(copytree(store.root, tmp_path / "other"))
+    grown(other, (3,))
+    grown(grown(store, (4,)), (5,))
+    with pytest.raises(IdentityMismatch, match="differs from the store in dataset, sample table"):
+        repair(store.root, replica=other.root)
+    fresh = filled_store(tmp_path / "fresh", LENGTHS[:6])
+    with pytest.raises(IdentityMismatch, match="differs from the store in dataset, sample table"):
+        repair(store.root, replica=fresh.root)
+
+
+def test_a_repair_and_a_growth_keep_out_of_each_others_way(store: Store) -> None:
+    """What the one is about to put in place, the other takes for litter."""
+    damage.flip_bit(store.root / keys.array_chunk(keys.INPUT_IDS, 0))
+    before = tree(store.root)
+    extended = pytest.raises(ClaimedByAnother, match="the store is being extended; run the same")
+    with growing(store), extended:
+        repair(store.root, apply=True)
+    assert tree(store.root) == before
+    held: list[bool] = []
+
+    class Looks(Filesystem):
+        def rename(self, source: Path, target: Path) -> None:
+            if keys.ZARR in target.parts:
+                with pytest.raises(ClaimedByAnother, match="another process is growing"):
+                    grown(Store.open(store.root), (3,))
+                held.append(True)
+            super().rename(source, target)
+
+    assert repair(Store.open(store.root, filesystem=Looks()), apply=True).corrected
+    assert held
     assert kinds(store.root) == []
 
 

@@ -1,5 +1,6 @@
 """A store grows by another dataset, and what was there stays as it was."""
 
+import errno
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -12,10 +13,12 @@ import xxhash
 
 from hsstore.errors import (
     ClaimedByAnother,
+    HsstoreError,
     InvalidDocument,
     MalformedInput,
     NotAStore,
     OutOfSpace,
+    StorageFailed,
 )
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.checks import arrays, folders
@@ -26,6 +29,7 @@ from hsstore.storage import extend as extend_module
 from hsstore.storage import store as store_module
 from hsstore.storage.create import create
 from hsstore.storage.extend import Extension, extend, needed_bytes
+from hsstore.storage.filesystem import Buffer
 from hsstore.storage.reader import Reader
 from hsstore.storage.space import Space, available
 from hsstore.storage.store import Store
@@ -257,6 +261,44 @@ def test_the_same_again_adds_nothing(tmp_path: Path, store: Store, *, named: boo
     assert tree(store.root) == before
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_the_same_again_after_another_growth_adds_nothing(
+    tmp_path: Path, store: Store, *, named: bool
+) -> None:
+    dataset = more_samples(tmp_path / "more", (5, 9), first=4, named=named)
+    extend(store, dataset)
+    other = extend(store.root, more_samples(tmp_path / "other", (5, 9), first=6, named=named))
+    assert (other.samples, other.repeated) == (2, False)
+    before = tree(store.root)
+    again = extend(store.root, dataset)
+    assert (again.samples, again.repeated) == (0, True)
+    assert again.store.plan == other.store.plan
+    assert tree(store.root) == before
+
+
+def test_an_id_that_was_a_number_of_an_earlier_growth_is_no_obstacle(
+    tmp_path: Path, store: Store
+) -> None:
+    """Samples are compared with those of a growth under the numbers that they had there."""
+    known = {"id": "5", "input_ids": [1]}
+    extend(store, lines(tmp_path / "a", known, {"id": "y", "input_ids": [2]}))
+    # Were it that growth again, its second sample would be called 5 as well.
+    dataset = lines(tmp_path / "b", known, {"input_ids": [3]})
+    done = extend(store.root, dataset, skip_duplicates=True)
+    assert (done.samples, done.store.key(6)) == (1, "6")
+
+
+def test_a_repeated_dataset_that_changes_meanwhile_is_refused(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = more_samples(tmp_path / "more", (5, 9), first=4)
+    extend(store, dataset)
+    states = iter([(1, 2, 3), (1, 2, 4)])
+    monkeypatch.setattr(extend_module, "file_state", lambda _: next(states))
+    with pytest.raises(MalformedInput, match="the dataset changed"):
+        extend(store.root, dataset)
+
+
 @pytest.mark.parametrize("change", ["input_ids", "loss_mask", "id"])
 def test_of_the_same_lengths_but_otherwise_different_is_not_the_same(
     tmp_path: Path, store: Store, change: str
@@ -356,11 +398,143 @@ def test_one_that_was_overtaken_changes_nothing(tmp_path: Path, store: Store, ki
     assert leftovers(store.root) == []
 
 
-def take_over(root: Path, dataset: Path) -> None:
+def take_over(store: Store | Path, dataset: Path) -> None:
     """Grow a store whose claim looks stale."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(claim, "STALE_SECONDS", -1.0)
-        extend(root, dataset)
+        extend(store, dataset)
+
+
+def test_one_that_begins_after_it_was_overtaken_takes_nothing_from_the_other(
+    tmp_path: Path, store: Store
+) -> None:
+    """It wakes up, and fails, when the other has its token files in place and not yet its plan."""
+    ours = more_samples(tmp_path / "ours", (5, 9), first=4)
+    theirs = more_samples(tmp_path / "theirs", (2, 2, 2), first=6)
+    frozen, wake, ended = threading.Event(), threading.Event(), list[BaseException]()
+
+    class Freezes(FaultyFilesystem):
+        def make_folder(self, path: Path) -> None:
+            if keys.is_growth(path.name):
+                frozen.set()
+                assert wake.wait(60)
+            super().make_folder(path)
+
+        def write_new(self, path: Path, data: Buffer) -> None:
+            if path.suffix == ".npz":
+                raise OSError(errno.ENOSPC, "full", str(path))
+            super().write_new(path, data)
+
+    def run() -> None:
+        try:
+            extend(Store.open(store.root, filesystem=Freezes()), ours)
+        except HsstoreError as error:
+            ended.append(error)
+
+    overtaken = threading.Thread(target=run)
+
+    class Wakes(FaultyFilesystem):
+        def publish(self, path: Path, data: bytes, *, within: Path | None = None) -> None:
+            if path == store.root / keys.plan(1):
+                wake.set()
+                overtaken.join()
+            super().publish(path, data, within=within)
+
+    overtaken.start()
+    assert frozen.wait(60)
+    take_over(Store.open(store.root, filesystem=Wakes()), theirs)
+    # Before it wrote anything: it looked whether it still was the one.
+    assert [type(error) for error in ended] == [ClaimedByAnother]
+    now = Store.open(store.root)
+    assert [now.samples.extent(n).rows for n in range(4, now.plan.samples)] == [2, 2, 2]
+    for shard in range(now.plan.shards):
+        now.tokens(shard)
+    assert leftovers(store.root) == []
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_plan_that_was_linked_keeps_its_token_files(
+    tmp_path: Path, store: Store, *, seen: bool
+) -> None:
+    """Its folder cannot be synced then, and perhaps not even be looked into any more."""
+    dataset = more_samples(tmp_path / "more", (5, 9), first=4)
+
+    class Breaks(FaultyFilesystem):
+        linked = False
+
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            self.linked |= target == store.root / keys.plan(1)
+
+        def sync_folder(self, path: Path) -> None:
+            if self.linked and path == store.root / keys.PLAN:
+                raise OSError(errno.EIO, "no sync", str(path))
+            super().sync_folder(path)
+
+        def exists(self, path: Path) -> bool:
+            return (seen or not self.linked) and super().exists(path)
+
+    with pytest.raises(StorageFailed, match="no sync"):
+        extend(Store.open(store.root, filesystem=Breaks()), dataset)
+    now = Store.open(store.root)
+    assert now.plan.generation == 1
+    for shard in range(now.plan.shards):
+        now.tokens(shard)
+    again = extend(store.root, dataset)
+    assert (again.repeated, again.finished) == (True, True)
+    assert leftovers(store.root) == []
+
+
+def test_one_that_withdraws_while_it_is_overtaken_is_no_obstacle(
+    tmp_path: Path, store: Store
+) -> None:
+    abandoned = store.root / keys.growth(1, "0" * 16)
+    abandoned.mkdir()
+
+    class Withdraws(FaultyFilesystem):
+        def rename(self, source: Path, target: Path) -> None:
+            if source == abandoned and abandoned.exists():
+                abandoned.rmdir()
+            super().rename(source, target)
+
+    dataset = more_samples(tmp_path / "more", (5, 9), first=4)
+    assert extend(Store.open(store.root, filesystem=Withdraws()), dataset).samples == 2
+    assert leftovers(store.root) == []
+
+
+def test_a_plan_is_durable_before_shards_of_it_are_committed(tmp_path: Path, store: Store) -> None:
+    """Whoever grows the store is alive, and has not come to syncing plan/ after its plan."""
+    committed: list[list[str]] = []
+
+    class Notes(FaultyFilesystem):
+        synced: list[str]
+
+        def sync_folder(self, path: Path) -> None:
+            self.synced.append(path.name)
+            super().sync_folder(path)
+
+    class Fills(FaultyFilesystem):
+        linked = False
+
+        def sync_folder(self, path: Path) -> None:
+            if self.linked and path.name == keys.PLAN and not committed:
+                filesystem = Notes()
+                filesystem.synced = []
+                opened = Store.open(store.root, filesystem=filesystem)
+                assert opened.plan.generation == 1
+                assert extract(opened, SeededSource(store.identity)).complete
+                committed.append(filesystem.synced)
+            super().sync_folder(path)
+
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            self.linked |= target == store.root / keys.plan(1)
+
+    dataset = more_samples(tmp_path / "more", (5, 9), first=4)
+    extend(Store.open(store.root, filesystem=Fills()), dataset)
+    (synced,) = committed
+    assert keys.PLAN in synced[: synced.index(keys.COMMIT)]
+    assert_complete(store.root)
 
 
 # -- trouble -------------------------------------------------------------------------------------
