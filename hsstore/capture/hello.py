@@ -101,6 +101,9 @@ def _remove(folder: Path, name: str) -> bool:
             return False
         # Locks say more than process ids, which are used again and differ between containers.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A process that publishes anew renames over its file, and only then lets go of the old one.
+        if not os.path.samestat(os.fstat(descriptor), (folder / name).lstat()):
+            return False
         (folder / name).unlink()
     except (OSError, ValueError):
         return False

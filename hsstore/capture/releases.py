@@ -10,6 +10,7 @@ RELEASES = ("0.5.12", "0.5.17", "0.5.20", "0.5.22", "0.5.23")
 # Options under which rows would be wrong, missing or shared between processes, or whose effect
 # on them was never looked at: (member of ServerArgs, the values that are fine, what to say).
 REFUSED_OPTIONS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("nnodes", (1,), "several nodes"),
     ("pp_size", (1,), "pipeline parallelism"),
     ("enable_dp_attention", (False,), "data-parallel attention"),
     ("attn_cp_size", (1,), "context parallelism"),

@@ -70,7 +70,7 @@ def _layer(word: str) -> Layer:
 def _spool_bytes(typed: str | None) -> int | None:
     if typed is None:
         return None
-    if not NUMBER.fullmatch(typed) and not (typed.isascii() and typed.isdecimal()):
+    if not (typed.isascii() and typed.isdecimal()):
         raise Refused(f"{SPOOL_BYTES} is no number of bytes: {typed!r}")
     if int(typed) <= 0:
         raise Refused(f"{SPOOL_BYTES} leaves no room: {typed!r}")

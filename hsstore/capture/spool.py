@@ -89,6 +89,7 @@ class Spool:
     def sweep(self, clock: Path, age_seconds: float = ABANDONED_SECONDS) -> list[str]:
         """Remove request files that nobody wrote to for ``age_seconds``; their names.
 
+        One that cannot be removed, such as another user's, stays and is not named.
         Time is the filesystem's: ``clock``, a file of ours in the folder, is touched to read it.
         """
         os.utime(clock)
@@ -100,7 +101,7 @@ class Spool:
         if not RID.fullmatch(name):
             return False
         path = self.folder / name
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                 path.unlink()

@@ -176,6 +176,43 @@ def test_identity_stays_as_it_was(store: Store, demo_model: Path) -> None:
     assert (store.root / keys.IDENTITY).read_bytes() == before
 
 
+@pytest.fixture(scope="module")
+def phi3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import transformers  # noqa: PLC0415 - slow
+
+    folder = tmp_path_factory.mktemp("phi3") / "model"
+    config = transformers.Phi3Config(
+        vocab_size=corpus.VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=None, bos_token_id=None,
+        eos_token_id=None, initializer_range=0.08,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.Phi3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+PHI3 = Facts(architectures=("Phi3ForCausalLM",))
+
+
+def test_layers_of_a_family_never_seen_need_a_reference(tmp_path: Path, phi3: Path) -> None:
+    store = new_store(tmp_path / "store", phi3, "float32")
+    server = Server(phi3, store)
+    with pytest.raises(IdentityMismatch, match="layer of phi3 was only read") as error:
+        calibrate(server, facts=PHI3)
+    assert "give --reference MODEL" in str(error.value)
+    assert list(calibrations(store)) == []
+    calibrate(server, str(phi3), facts=PHI3)
+    calibrate(server, facts=PHI3)  # it was proved once
+    assert [found.method for found in calibrations(store)] == ["reference"]
+
+
+def test_the_final_state_of_any_family_needs_none(tmp_path: Path, phi3: Path) -> None:
+    store = new_store(tmp_path / "store", phi3, "float32", ("final",))
+    calibrate(Server(phi3, store, ("final",)), facts=PHI3)
+    assert [found.method for found in calibrations(store)] == ["structure"]
+
+
 # -- what is wrong is named -----------------------------------------------------------------------
 
 

@@ -55,7 +55,6 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "phi3": SIZES,
     "qwen2": SIZES,
     "qwen3": SIZES,
-    "gemma3_text": {**SIZES, "query_pre_attn_scalar": 32, "sliding_window": 4096},
     "qwen2_moe": {**SIZES, **MOE, "shared_expert_intermediate_size": 64},
     "qwen3_moe": {**SIZES, **MOE},
     "glm4_moe": {**SIZES, **MOE, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},

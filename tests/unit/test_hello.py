@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import socket
@@ -56,6 +57,23 @@ def test_only_hellos_of_processes_that_are_gone_are_removed(tmp_path: Path) -> N
     assert remove_dead_hellos(tmp_path) == [f"hello.{'f' * 32}.0.json"]
     assert (tmp_path / hello().name).exists()
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_hello_that_is_replaced_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = HelloFile(tmp_path)
+    alive.publish(hello())
+    lock = fcntl.flock
+
+    def publish_first(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        alive.publish(replace(hello(), checked=True))  # lets go of the file that is open here
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", publish_first)
+    assert remove_dead_hellos(tmp_path) == []
+    assert json.loads((tmp_path / hello().name).read_bytes())["checked"] is True
 
 
 def test_a_folder_that_takes_no_files_is_an_oserror(tmp_path: Path) -> None:

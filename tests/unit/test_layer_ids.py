@@ -10,6 +10,7 @@ from hsstore.capture.layer_ids import (
     counts_block_outputs,
     engine_ids,
     family,
+    was_seen,
 )
 
 
@@ -47,3 +48,14 @@ def test_model_types_without_one_way_of_counting() -> None:
     assert counts_block_outputs("qwen3")
     assert not counts_block_outputs("deepseek_v3")
     assert not counts_block_outputs("mamba")
+
+
+def test_a_class_that_leaves_the_residual_out_is_refused() -> None:
+    with pytest.raises(UnknownLayerIds, match="Gemma3ForCausalLM"):
+        engine_ids("Gemma3ForCausalLM", [1], 4)
+    assert not counts_block_outputs("gemma3_text")
+
+
+def test_what_was_seen_and_what_was_only_read() -> None:
+    assert [was_seen(name) for name in ("llama", "mistral", "qwen2", "qwen3")] == [True] * 4
+    assert [was_seen(name) for name in ("phi3", "deepseek_v3", "mamba")] == [False] * 3

@@ -36,7 +36,7 @@ class MambaForCausalLM(LlamaForCausalLM):
 
 def runner(model: Any, **options: Any) -> Any:  # noqa: ANN401
     args = {
-        "pp_size": 1, "enable_dp_attention": False, "attn_cp_size": 1, "dp_size": 1,
+        "nnodes": 1, "pp_size": 1, "enable_dp_attention": False, "attn_cp_size": 1, "dp_size": 1,
         "speculative_algorithm": None, "disaggregation_mode": "null", "enable_pdmux": False,
         "enable_two_batch_overlap": False, "is_embedding": False, "dllm_algorithm": None,
         "model_path": "/model", **options,
@@ -256,6 +256,7 @@ def test_a_full_spool_is_an_error_marker(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        ({"nnodes": 2}, "several nodes"),
         ({"pp_size": 2}, "pipeline parallelism"),
         ({"enable_dp_attention": True}, "data-parallel attention"),
         ({"attn_cp_size": 2}, "context parallelism"),

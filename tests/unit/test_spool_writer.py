@@ -205,6 +205,27 @@ def test_abandoned_files_are_collected_by_the_folders_clock(tmp_path: Path) -> N
     assert left == {rid(RUN, 2), rid(RUN, 3), rid(RUN, 4), "precious", clock.name}
 
 
+def test_a_file_that_cannot_be_removed_does_not_end_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = tmp_path / f"hello.{BOOT}.0.json"
+    clock.write_bytes(b"{}")
+    writer = spool(tmp_path)
+    for number in (1, 2):
+        append(writer, number)
+        os.utime(tmp_path / rid(RUN, number), (0, 0))
+    unlink = Path.unlink
+
+    def another_users(path: Path) -> None:  # root, whom tests may run as, would be let
+        if path.name == rid(RUN, 1):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", another_users)
+    assert writer.sweep(clock, 3600) == [rid(RUN, 2)]
+    assert (tmp_path / rid(RUN, 1)).exists()
+
+
 def test_files_that_the_client_deleted_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
