@@ -19,10 +19,15 @@ REFUSED_OPTIONS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("disaggregation_mode", ("null",), "disaggregation of prefill and decode"),
     ("enable_pdmux", (False,), "prefill-decode multiplexing"),
     ("enable_two_batch_overlap", (False,), "two-batch overlap"),
+    # A rank then hands over a part of the sum of all, for classes that capture before the norm.
+    ("enable_flashinfer_allreduce_fusion", (False, None), "a fused all-reduce"),
+    ("enable_aiter_allreduce_fusion", (False, None), "a fused all-reduce"),
     ("is_embedding", (False,), "an embedding server"),
     ("dllm_algorithm", (None,), "a diffusion model"),
 )
-OPTIONAL = frozenset({"enable_prefill_cp"})
+OPTIONAL = frozenset(
+    {"enable_prefill_cp", "enable_flashinfer_allreduce_fusion", "enable_aiter_allreduce_fusion"}
+)
 
 
 @dataclass(frozen=True, slots=True)

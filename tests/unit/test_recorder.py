@@ -257,6 +257,7 @@ def test_a_full_spool_is_an_error_marker(tmp_path: Path, monkeypatch: pytest.Mon
     ("options", "why"),
     [
         ({"nnodes": 2}, "several nodes"),
+        ({"enable_flashinfer_allreduce_fusion": True}, "a fused all-reduce"),
         ({"pp_size": 2}, "pipeline parallelism"),
         ({"enable_dp_attention": True}, "data-parallel attention"),
         ({"attn_cp_size": 2}, "context parallelism"),

@@ -239,25 +239,19 @@ class _Calibration:
     def _by_structure(
         self, states: Rows, prompt: NDArray[np.int32], doubts: Sequence[str]
     ) -> Calibration:
-        self._demand_reference(doubts)
         folder = self._local_model()
         self._refuse(structure.contradictions(self.layers, states, prompt))
         wrong, doubt = structure.judge_norm(self.layers, states, folder, self.dtype)
         self._refuse(wrong)
-        left = [*doubts, structure.order_doubt(self.layers, states), doubt]
+        left = [*doubts, self._unseen(), structure.order_doubt(self.layers, states), doubt]
         return self._record("structure", states, prompt, doubt="; ".join(filter(None, left)))
 
-    def _demand_reference(self, doubts: Sequence[str]) -> None:
+    def _unseen(self) -> str:
         """Structure cannot tell a layer from its neighbour, nor a state from a part of it."""
         model_type = self.identity.model.model_type
-        numbered = any(isinstance(layer, int) for layer in self.layers)
-        if numbered and not was_seen(model_type):
-            raise IdentityMismatch(
-                f"calibration: {'; '.join(doubts)}, and what SGLang returns as a layer of "
-                f"{model_type} was only read in its source, never compared",
-                place=f"{self.engine.name} {self.engine.release}",
-                remedy="give --reference MODEL, the model's folder on this machine",
-            )
+        if was_seen(model_type) or not any(isinstance(layer, int) for layer in self.layers):
+            return ""
+        return f"SGLang's layers of {model_type} were read in its source only, never compared"
 
     def _local_model(self) -> Path | None:
         """The server's model folder, where it is on this machine and its config is the store's."""
