@@ -1,5 +1,6 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request, Waiting
+from hsstore.storage.model_files import read_model
 from hsstore.storage.store import Store
 from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Kind, Launch
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -215,6 +217,9 @@ def test_layers_that_cannot_come_are_refused_without_a_request(
         ({"dtype": "bfloat16"}, "bfloat16, not float32"),
         ({"dtype": "auto"}, "auto, not float32"),
         ({"quantization": "fp8"}, "fp8"),
+        ({"load_format": "dummy"}, "random"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "fp8_e4m3"),
+        ({"model_path": "other/model"}, "other/model, not maker/model"),
         ({"pp_size": 2}, "pipeline"),
         ({"enable_dp_attention": True}, "attention"),
         ({"model_type": "qwen3"}, "qwen3, not llama"),
@@ -229,6 +234,29 @@ def test_an_unfit_server_is_refused_before_a_request(info: dict[str, Any], words
         assert server.asked == []
     assert "server-flags" in str(caught.value)
     assert server.url in str(caught.value)
+
+
+def test_another_revision_is_refused() -> None:
+    model = dataclasses.replace(FINAL.model, revision="a" * 40)
+    identity = dataclasses.replace(FINAL, model=model)
+    with FakeSGLang(identity, launch=Launch(info={"revision": "b" * 40})) as server:
+        with pytest.raises(IdentityMismatch, match="revision"):
+            opened(server)
+        server.restart(Launch(info={"revision": "a" * 40, "kv_cache_dtype": "bfloat16"}))
+        with opened(server) as source:
+            assert source.origin().match["revision"] == "a" * 40
+            assert source.origin().recorded["kv_cache_dtype"] == "bfloat16"
+
+
+def test_weights_that_a_server_quantises_as_it_loads_them_are_refused(demo_model: Path) -> None:
+    model = read_model(demo_model)
+    identity = dataclasses.replace(FINAL, model=model)
+    info = {"model_path": str(demo_model.absolute()), "quantization": "fp8"}
+    with (
+        FakeSGLang(identity, launch=Launch(info=info)) as server,
+        pytest.raises(IdentityMismatch, match="quantises the weights as fp8"),
+    ):
+        opened(server)
 
 
 def test_other_aux_layers_are_refused() -> None:

@@ -243,7 +243,8 @@ class _Calibration:
         self._refuse(structure.contradictions(self.layers, states, prompt))
         wrong, doubt = structure.judge_norm(self.layers, states, folder, self.dtype)
         self._refuse(wrong)
-        left = [*doubts, structure.order_doubt(self.layers, states), doubt]
+        weights = "" if self._knows_weights(folder) else structure.WEIGHTS_DOUBT
+        left = [*doubts, weights, structure.order_doubt(self.layers, states), doubt]
         return self._record("structure", states, prompt, doubt="; ".join(filter(None, left)))
 
     def _local_model(self) -> Path | None:
@@ -255,6 +256,14 @@ class _Calibration:
         if None not in (digests := {found.weights_digest, own.weights_digest}) and len(digests) > 1:
             self._refuse(["its model folder, which is on this machine too, holds other weights"])
         return Path(self.facts.model_path)
+
+    def _knows_weights(self, folder: Path | None) -> bool:
+        """Whether its folder's weights are the store's, or its states like a reference's."""
+        own = self.identity.model.weights_digest
+        is_own = own is not None and folder is not None
+        found = references.local_model(str(folder)) if is_own else None
+        is_same = found is not None and found.weights_digest == own
+        return is_same or any(x.method == "reference" for x in calibrations(self.store))
 
     def _refuse(self, reasons: Iterable[str]) -> None:
         found = list(reasons)

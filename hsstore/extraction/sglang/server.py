@@ -180,6 +180,7 @@ class Server:
             "chunked_prefill": str(facts.chunked_prefill_size),
             "radix_cache": "on" if facts.radix_cache else "off",
             "device": facts.device,
+            "kv_cache_dtype": facts.kv_cache_dtype,
             "weight_version": facts.weight_version,
             **self.terms.carrier.recorded(boot),
         }
