@@ -1,6 +1,7 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
 import dataclasses
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
 from hsstore.extraction.extractor import extract
 from hsstore.extraction.sglang.facts import Facts
-from hsstore.extraction.sglang.server import Ask, Calibrate
+from hsstore.extraction.sglang.server import Calibrate
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
+from hsstore.extraction.sglang.transport import Ask
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request, Waiting
@@ -313,6 +315,8 @@ def test_weights_of_no_finite_states_are_refused() -> None:
         ({"norm": "pre"}, "norm pre"),
         ({"refused": "an unknown release"}, "an unknown release"),
         ({"release": "0.5.12"}, "hello"),
+        ({"engine_layers": [0, 3]}, r"layer ids \(0, 3\), not \(0, 2\)"),
+        ({"ranks": 2}, "hello of its boot .* is missing"),
         ({"format": 2}, "hello"),
     ],
 )
@@ -323,7 +327,8 @@ def test_a_plugin_that_captures_something_else_is_refused(
     with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server:
         with pytest.raises(IdentityMismatch, match=words):
             opened(server)
-        assert server.asked == []
+        # Only the control prompt tells which hellos are this server's.
+        assert len(server.asked) == (not {"engine_layers", "ranks"}.isdisjoint(hello))
 
 
 def test_a_server_without_the_plugin_is_refused(tmp_path: Path) -> None:
@@ -419,6 +424,7 @@ def test_a_request_that_hangs_is_aborted_and_asked_for_again() -> None:
         ("rejected", "rejected", 1),
         ("error", "server-error", 3),
         ("abort", "aborted", 3),
+        ("not found", "disconnect", 3),
         ("null", "non-finite", 3),
         ("rows missing", "wrong-shape", 3),
     ],
@@ -432,7 +438,8 @@ def test_a_sample_that_fails_each_time_is_set_aside(fault: Fault, kind: str, tri
     assert len(failed.attempts) == tries
     assert all(line.startswith(f"{kind}: ") and server.url in line for line in failed.attempts)
     assert_right(found, requests())
-    assert server.prompts().count([1, POISON, 2]) == tries
+    # The first time, it may as well be the server that is not the one that was verified.
+    assert server.prompts().count([1, POISON, 2]) == tries + (fault == "not found")
 
 
 def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> None:
@@ -587,6 +594,40 @@ def test_calibration_has_the_last_word() -> None:
 # -- several servers ------------------------------------------------------------------------------
 
 
+def test_a_long_sample_goes_to_the_server_that_takes_it() -> None:
+    short = Launch(info={"max_req_input_len": 31})
+    with (
+        FakeSGLang(FINAL, launch=short) as one,
+        FakeSGLang(FINAL) as other,
+        opened(one, other) as source,
+    ):
+        asked = requests([30, 31, 5, 200, 40, 7])
+        assert_right(answers(source, asked), asked)
+    assert max(map(len, one.prompts())) <= 30
+
+
+def test_a_server_that_returns_for_shorter_prompts_is_not_the_samples_fault() -> None:
+    short = Launch(info={"max_req_input_len": 31})
+    found: Answers = {}
+    with FakeSGLang(FINAL, seconds=0.01) as server, opened(server) as source:
+        restart = at(1, lambda: server.restart(short))
+        with pytest.raises(SourceUnavailable, match="no server takes a sample of 200 tokens"):
+            collect(source, requests([5, *[200] * 40]), found, restart)
+    assert not any(isinstance(answer, Failed) for answer in found.values())
+
+
+def test_a_server_that_broke_once_fails_no_sample_of_one_attempt() -> None:
+    broken = threading.Event()
+    options = dataclasses.replace(QUICK, max_attempts=1)
+
+    def fault(_ids: Sequence[int], _times: int) -> Fault | None:
+        return "error" if broken.is_set() else None
+
+    with FakeSGLang(FINAL, fault=fault) as server, opened(server, options=options) as source:
+        broken.set()
+        assert_right(answers(source, requests(), told=lambda _: broken.clear()), requests())
+
+
 def test_several_servers_share_the_work_and_take_over_from_one_that_ends() -> None:
     asked = requests([9] * 60)
     with (
@@ -683,9 +724,57 @@ def test_a_slow_consumer_slows_the_server_down(tmp_path: Path) -> None:
 def test_a_sample_beyond_the_whole_spool_is_told(tmp_path: Path) -> None:
     launch = Launch(info={"hello": {"spool_bytes": 35 * SPOOLED.geometry.row_bytes}})
     with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server, opened(server) as source:
-        [failed] = source.states(requests([40]))
-    assert isinstance(failed, Failed)
-    assert "HSSTORE_SPOOL_BYTES" in failed.detail
+        given = source.states(requests([40]))
+        with pytest.raises(SourceUnavailable, match="HSSTORE_SPOOL_BYTES"):
+            next(given)
+
+
+def test_a_spool_that_stays_full_is_told_and_ends_the_run(tmp_path: Path) -> None:
+    options = dataclasses.replace(QUICK, max_wait_seconds=1.0)
+    told: list[str] = []
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path, fault=lambda ids, _: full_but_for_control(ids)) as one,
+        opened(one, options=options) as source,
+        pytest.raises(SourceUnavailable, match="the spool is full: no room"),
+    ):
+        answers(source, requests(), told=told.append)
+    assert "the spool is full: no room" in told
+    assert len(one.asked) < 150
+
+
+def full_but_for_control(ids: Sequence[int]) -> Fault | None:
+    return None if len(ids) == 12 else "spool full"
+
+
+def test_a_spool_folder_that_was_made_anew_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    with FakeSGLang(SPOOLED, spool=folder) as server, opened(server) as source:
+        assert_right(answers(source, requests()), requests(), SPOOLED)
+        server.stop()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        server.start(Launch())
+        assert_right(answers(source, requests()), requests(), SPOOLED)
+
+
+def test_weights_that_a_spool_server_is_given_while_it_runs_are_noticed(tmp_path: Path) -> None:
+    """The launch stays the same; what it says of its weights does not."""
+    options = dataclasses.replace(QUICK, facts_seconds=0.0)
+    versions: list[str | None] = []
+
+    def calibrate(_ask: Ask, facts: Facts) -> None:
+        versions.append(facts.weight_version)
+
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path) as server,
+        opened(server, options=options, calibrate=calibrate) as source,
+    ):
+        given = source.states(requests())
+        next(given)
+        server.launch.info = {"load_format": "flash_rl"}
+        list(given)
+    assert len(versions) == 2
 
 
 def test_a_consumer_that_fails_leaves_nothing(tmp_path: Path) -> None:
