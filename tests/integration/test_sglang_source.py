@@ -1,6 +1,8 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
 import dataclasses
+import errno
+import os
 import shutil
 import threading
 import time
@@ -616,6 +618,24 @@ def test_a_server_that_returns_for_shorter_prompts_is_not_the_samples_fault() ->
     assert not any(isinstance(answer, Failed) for answer in found.values())
 
 
+def test_what_was_abandoned_while_the_server_was_judged_is_not_asked_again() -> None:
+    options = dataclasses.replace(QUICK, max_attempts=1, request_seconds=2.0)
+
+    def fault(ids: Sequence[int], times: int) -> Fault | None:
+        if POISON in ids:
+            return "error"
+        return "hang" if len(ids) == 12 and times == 1 else None
+
+    with FakeSGLang(FINAL, fault=fault) as server, opened(server, options=options) as source:
+        given = source.states([poisoned()])
+        assert isinstance(next(given), Waiting)
+        given.close()
+        assert_right(answers(source, requests()), requests())
+        time.sleep(2)
+        assert_right(answers(source, requests()), requests())
+    assert server.prompts().count([1, POISON, 2]) == 1
+
+
 def test_a_server_that_broke_once_fails_no_sample_of_one_attempt() -> None:
     broken = threading.Event()
     options = dataclasses.replace(QUICK, max_attempts=1)
@@ -740,6 +760,22 @@ def test_a_spool_that_stays_full_is_told_and_ends_the_run(tmp_path: Path) -> Non
         answers(source, requests(), told=told.append)
     assert "the spool is full: no room" in told
     assert len(one.asked) < 150
+
+
+def test_a_hello_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def denied(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None and str(path).startswith("hello."):
+            raise PermissionError(errno.EACCES, "denied")  # root may read all
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", denied)
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path) as server,
+        pytest.raises(SourceUnavailable, match=r"cannot be read.*one user"),
+    ):
+        opened(server)
 
 
 def full_but_for_control(ids: Sequence[int]) -> Fault | None:

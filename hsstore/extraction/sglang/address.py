@@ -37,13 +37,14 @@ def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url.strip())
         port = parts.port
-        is_host = _is_host(parts.hostname or "")
+        host = parts.hostname or ""
+        is_host = _is_host(host)
     except (ValueError, httpx.InvalidURL):
         raise MalformedInput(NO_URL, remedy=EXAMPLE) from None
     if parts.scheme not in ("http", "https") or not is_host or parts.query or parts.fragment:
         raise MalformedInput(NO_URL, remedy=EXAMPLE)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = host if port is None else f"{host}:{port}"
+    named = f"[{host}]" if ":" in host else host
+    place = named if port is None else f"{named}:{port}"
     key = os.environ.get(API_KEY, "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
         raise MalformedInput(f"the environment variable {API_KEY} holds no API key")

@@ -63,6 +63,10 @@ class SGLangSource:
     before its first request, and again after each sign that it might be another: MalformedInput,
     IdentityMismatch or SourceUnavailable say what is wrong, and whatever ``calibrate`` raises. That
     is called with a function that has a server compute one prompt alone, and the server's facts.
+
+    Weights that are swapped inside a running server are noticed where the server tells of it: by
+    another weight version in a reply, or within ``facts_seconds`` by what it says of itself. What
+    came in between is believed, and a swap under the same path and version is not noticed at all.
     """
 
     def __init__(
