@@ -608,6 +608,21 @@ def test_a_long_sample_goes_to_the_server_that_takes_it() -> None:
     assert max(map(len, one.prompts())) <= 30
 
 
+def test_the_only_server_for_a_long_sample_is_not_waited_for_forever() -> None:
+    options = dataclasses.replace(QUICK, max_wait_seconds=0.5)
+    short = Launch(info={"max_req_input_len": 31})
+    found: Answers = {}
+    with (
+        FakeSGLang(FINAL, launch=short) as one,
+        FakeSGLang(FINAL) as other,
+        opened(one, other, options=options) as source,
+    ):
+        other.stop()
+        with pytest.raises(SourceUnavailable, match="cannot be reached"):
+            collect(source, requests([200, 5, 7, 3]), found, lambda _: None)
+    assert sorted(found) == [1, 2, 3]
+
+
 def test_a_server_that_returns_for_shorter_prompts_is_not_the_samples_fault() -> None:
     short = Launch(info={"max_req_input_len": 31})
     found: Answers = {}

@@ -435,20 +435,27 @@ class Desk:
             )
 
     def _note_end(self) -> None:
-        """Set ``fatal`` where no server is left, or none has been there for too long."""
+        """Set ``fatal`` where no server is left, or none for what is left for too long."""
         refused = [lane.server.refused for lane in self.lanes if lane.server.refused]
         if len(refused) == len(self.lanes):
             self.fatal = refused[0]
             return
-        now = self._loop.time()
-        idle = [lane.idle_since for lane in self.lanes if lane.server.refused is None]
-        down = [now - since for since in idle if since is not None]
-        if len(down) + len(refused) < len(self.lanes) or min(down) < self._max_wait_seconds:
+        now, most = self._loop.time(), self._max_wait_seconds
+        idle = {lane: now - lane.idle_since for lane in self.lanes if lane.idle_since is not None}
+        left = [lane for lane in self.lanes if lane.server.refused is None]
+        able = [lane for lane in left if idle.get(lane, 0.0) < most]
+        over = [idle[lane] for lane in left if lane not in able]
+        if not over or (able and (not self._jobs or self._is_any_for(able))):
             return
         self.fatal = SourceUnavailable(
-            f"no server for {min(down):.0f} s: {self._trouble()}",
+            f"no server for {min(over):.0f} s: {self._trouble()}",
             remedy=f"start it again ({SERVER_FLAGS}), then run the same command to go on",
         )
+
+    def _is_any_for(self, lanes: Iterable[Lane]) -> bool:
+        """Whether one of the lanes can take one of the samples that are left."""
+        lengths = {len(job.request.input_ids) for job in self._jobs}
+        return any(lane.server.takes(length) for lane in lanes for length in lengths)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
