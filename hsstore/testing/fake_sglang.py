@@ -28,6 +28,7 @@ Fault = Literal[
     "busy", "disconnect", "die", "abort", "other rid", "rows missing", "cached", "null",
     "other weights version", "too wide", "no json", "error", "rejected", "hang", "torn spool",
     "damaged spool", "no spool", "rows twice", "spool full", "other boot",
+    "not found",
 ]  # fmt: skip
 FaultOf = Callable[[Sequence[int], int], Fault | None]
 
@@ -252,6 +253,8 @@ class FakeSGLang:
         if self.most is not None and self._at_work >= self.most:
             return 503, b'{"error":{"message":"The request queue is full."}}'
         self.asked.append(asked)
+        if len(ids) >= self._server_info()["max_req_input_len"]:
+            return 400, b'{"error":"The input is too long."}'
         times = self._times[tuple(ids)]
         self._times[tuple(ids)] += 1
         self._at_work += 1
@@ -275,6 +278,7 @@ class FakeSGLang:
         refusals = {
             "busy": (503, b'{"error":{"message":"The request queue is full."}}'),
             "error": (500, b'{"object":"error","message":"boom","code":500}'),
+            "not found": (404, b'{"detail":"Not Found"}'),
             "rejected": (400, b'{"error":"The input is too long."}'),
             "no json": (200, b"<html></html>"),
         }

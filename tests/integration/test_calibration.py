@@ -145,6 +145,7 @@ def test_the_right_server_passes_by_structure_with_its_doubt(
     (found,) = calibrations(store)
     assert (found.method, found.agreement) == ("structure", ())
     assert "no reference was at hand" in found.doubt
+    assert "nothing shows that its weights are the store's" in found.doubt
     assert "'final' is on the right side of the final norm rests on what the server says" in (
         found.doubt
     )

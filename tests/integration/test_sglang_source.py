@@ -1,5 +1,9 @@
 """The client of SGLang against a server of ours that speaks as one and fails when told to."""
 
+import dataclasses
+import errno
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +18,14 @@ from numpy.typing import NDArray
 from hsstore.errors import HsstoreError, IdentityMismatch, MalformedInput, SourceUnavailable
 from hsstore.extraction.extractor import extract
 from hsstore.extraction.sglang.facts import Facts
-from hsstore.extraction.sglang.server import Ask, Calibrate
+from hsstore.extraction.sglang.server import Calibrate
 from hsstore.extraction.sglang.source import ClientOptions, SGLangSource
+from hsstore.extraction.sglang.transport import Ask
 from hsstore.model.capture import Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.progress import Silent
 from hsstore.model.source import Extracted, Failed, Request, Waiting
+from hsstore.storage.model_files import read_model
 from hsstore.storage.store import Store
 from hsstore.testing.fake_sglang import LONGEST, FakeSGLang, Fault, Kind, Launch
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -217,6 +223,9 @@ def test_layers_that_cannot_come_are_refused_without_a_request(
         ({"dtype": "bfloat16"}, "bfloat16, not float32"),
         ({"dtype": "auto"}, "auto, not float32"),
         ({"quantization": "fp8"}, "fp8"),
+        ({"load_format": "dummy"}, "random"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "fp8_e4m3"),
+        ({"model_path": "other/model"}, "other/model, not maker/model"),
         ({"pp_size": 2}, "pipeline"),
         ({"enable_dp_attention": True}, "attention"),
         ({"model_type": "qwen3"}, "qwen3, not llama"),
@@ -231,6 +240,29 @@ def test_an_unfit_server_is_refused_before_a_request(info: dict[str, Any], words
         assert server.asked == []
     assert "server-flags" in str(caught.value)
     assert server.url in str(caught.value)
+
+
+def test_another_revision_is_refused() -> None:
+    model = dataclasses.replace(FINAL.model, revision="a" * 40)
+    identity = dataclasses.replace(FINAL, model=model)
+    with FakeSGLang(identity, launch=Launch(info={"revision": "b" * 40})) as server:
+        with pytest.raises(IdentityMismatch, match="revision"):
+            opened(server)
+        server.restart(Launch(info={"revision": "a" * 40, "kv_cache_dtype": "bfloat16"}))
+        with opened(server) as source:
+            assert source.origin().match["revision"] == "a" * 40
+            assert source.origin().recorded["kv_cache_dtype"] == "bfloat16"
+
+
+def test_weights_that_a_server_quantises_as_it_loads_them_are_refused(demo_model: Path) -> None:
+    model = read_model(demo_model)
+    identity = dataclasses.replace(FINAL, model=model)
+    info = {"model_path": str(demo_model.absolute()), "quantization": "fp8"}
+    with (
+        FakeSGLang(identity, launch=Launch(info=info)) as server,
+        pytest.raises(IdentityMismatch, match="quantises the weights as fp8"),
+    ):
+        opened(server)
 
 
 def test_other_aux_layers_are_refused() -> None:
@@ -287,6 +319,8 @@ def test_weights_of_no_finite_states_are_refused() -> None:
         ({"norm": "pre"}, "norm pre"),
         ({"refused": "an unknown release"}, "an unknown release"),
         ({"release": "0.5.12"}, "hello"),
+        ({"engine_layers": [0, 3]}, r"layer ids \(0, 3\), not \(0, 2\)"),
+        ({"ranks": 2}, "hello of its boot .* is missing"),
         ({"format": 2}, "hello"),
     ],
 )
@@ -297,7 +331,8 @@ def test_a_plugin_that_captures_something_else_is_refused(
     with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server:
         with pytest.raises(IdentityMismatch, match=words):
             opened(server)
-        assert server.asked == []
+        # Only the control prompt tells which hellos are this server's.
+        assert len(server.asked) == (not {"engine_layers", "ranks"}.isdisjoint(hello))
 
 
 def test_a_server_without_the_plugin_is_refused(tmp_path: Path) -> None:
@@ -393,6 +428,7 @@ def test_a_request_that_hangs_is_aborted_and_asked_for_again() -> None:
         ("rejected", "rejected", 1),
         ("error", "server-error", 3),
         ("abort", "aborted", 3),
+        ("not found", "disconnect", 3),
         ("null", "non-finite", 3),
         ("rows missing", "wrong-shape", 3),
     ],
@@ -406,7 +442,8 @@ def test_a_sample_that_fails_each_time_is_set_aside(fault: Fault, kind: str, tri
     assert len(failed.attempts) == tries
     assert all(line.startswith(f"{kind}: ") and server.url in line for line in failed.attempts)
     assert_right(found, requests())
-    assert server.prompts().count([1, POISON, 2]) == tries
+    # The first time, it may as well be the server that is not the one that was verified.
+    assert server.prompts().count([1, POISON, 2]) == tries + (fault == "not found")
 
 
 def test_the_sample_that_kills_the_server_is_found_and_no_other_is_blamed() -> None:
@@ -564,6 +601,73 @@ def test_calibration_has_the_last_word() -> None:
 # -- several servers ------------------------------------------------------------------------------
 
 
+def test_a_long_sample_goes_to_the_server_that_takes_it() -> None:
+    short = Launch(info={"max_req_input_len": 31})
+    with (
+        FakeSGLang(FINAL, launch=short) as one,
+        FakeSGLang(FINAL) as other,
+        opened(one, other) as source,
+    ):
+        asked = requests([30, 31, 5, 200, 40, 7])
+        assert_right(answers(source, asked), asked)
+    assert max(map(len, one.prompts())) <= 30
+
+
+def test_the_only_server_for_a_long_sample_is_not_waited_for_forever() -> None:
+    options = dataclasses.replace(QUICK, max_wait_seconds=0.5)
+    short = Launch(info={"max_req_input_len": 31})
+    found: Answers = {}
+    with (
+        FakeSGLang(FINAL, launch=short) as one,
+        FakeSGLang(FINAL) as other,
+        opened(one, other, options=options) as source,
+    ):
+        other.stop()
+        with pytest.raises(SourceUnavailable, match="cannot be reached"):
+            collect(source, requests([200, 5, 7, 3]), found, lambda _: None)
+    assert sorted(found) == [1, 2, 3]
+
+
+def test_a_server_that_returns_for_shorter_prompts_is_not_the_samples_fault() -> None:
+    short = Launch(info={"max_req_input_len": 31})
+    found: Answers = {}
+    with FakeSGLang(FINAL, seconds=0.01) as server, opened(server) as source:
+        restart = at(1, lambda: server.restart(short))
+        with pytest.raises(SourceUnavailable, match="no server takes a sample of 200 tokens"):
+            collect(source, requests([5, *[200] * 40]), found, restart)
+    assert not any(isinstance(answer, Failed) for answer in found.values())
+
+
+def test_what_was_abandoned_while_the_server_was_judged_is_not_asked_again() -> None:
+    options = dataclasses.replace(QUICK, max_attempts=1, request_seconds=2.0)
+
+    def fault(ids: Sequence[int], times: int) -> Fault | None:
+        if POISON in ids:
+            return "error"
+        return "hang" if len(ids) == 12 and times == 1 else None
+
+    with FakeSGLang(FINAL, fault=fault) as server, opened(server, options=options) as source:
+        given = source.states([poisoned()])
+        assert isinstance(next(given), Waiting)
+        given.close()
+        assert_right(answers(source, requests()), requests())
+        time.sleep(2)
+        assert_right(answers(source, requests()), requests())
+    assert server.prompts().count([1, POISON, 2]) == 1
+
+
+def test_a_server_that_broke_once_fails_no_sample_of_one_attempt() -> None:
+    broken = threading.Event()
+    options = dataclasses.replace(QUICK, max_attempts=1)
+
+    def fault(_ids: Sequence[int], _times: int) -> Fault | None:
+        return "error" if broken.is_set() else None
+
+    with FakeSGLang(FINAL, fault=fault) as server, opened(server, options=options) as source:
+        broken.set()
+        assert_right(answers(source, requests(), told=lambda _: broken.clear()), requests())
+
+
 def test_several_servers_share_the_work_and_take_over_from_one_that_ends() -> None:
     asked = requests([9] * 60)
     with (
@@ -694,9 +798,73 @@ def test_a_slow_consumer_slows_the_server_down(tmp_path: Path) -> None:
 def test_a_sample_beyond_the_whole_spool_is_told(tmp_path: Path) -> None:
     launch = Launch(info={"hello": {"spool_bytes": 35 * SPOOLED.geometry.row_bytes}})
     with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server, opened(server) as source:
-        [failed] = source.states(requests([40]))
-    assert isinstance(failed, Failed)
-    assert "HSSTORE_SPOOL_BYTES" in failed.detail
+        given = source.states(requests([40]))
+        with pytest.raises(SourceUnavailable, match="HSSTORE_SPOOL_BYTES"):
+            next(given)
+
+
+def test_a_spool_that_stays_full_is_told_and_ends_the_run(tmp_path: Path) -> None:
+    options = dataclasses.replace(QUICK, max_wait_seconds=1.0)
+    told: list[str] = []
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path, fault=lambda ids, _: full_but_for_control(ids)) as one,
+        opened(one, options=options) as source,
+        pytest.raises(SourceUnavailable, match="the spool is full: no room"),
+    ):
+        answers(source, requests(), told=told.append)
+    assert "the spool is full: no room" in told
+    assert len(one.asked) < 150
+
+
+def test_a_hello_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def denied(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None and str(path).startswith("hello."):
+            raise PermissionError(errno.EACCES, "denied")  # root may read all
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", denied)
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path) as server,
+        pytest.raises(SourceUnavailable, match=r"cannot be read.*one user"),
+    ):
+        opened(server)
+
+
+def full_but_for_control(ids: Sequence[int]) -> Fault | None:
+    return None if len(ids) == 12 else "spool full"
+
+
+def test_a_spool_folder_that_was_made_anew_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    with FakeSGLang(SPOOLED, spool=folder) as server, opened(server) as source:
+        assert_right(answers(source, requests()), requests(), SPOOLED)
+        server.stop()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        server.start(Launch())
+        assert_right(answers(source, requests()), requests(), SPOOLED)
+
+
+def test_weights_that_a_spool_server_is_given_while_it_runs_are_noticed(tmp_path: Path) -> None:
+    """The launch stays the same; what it says of its weights does not."""
+    options = dataclasses.replace(QUICK, facts_seconds=0.0)
+    versions: list[str | None] = []
+
+    def calibrate(_ask: Ask, facts: Facts) -> None:
+        versions.append(facts.weight_version)
+
+    with (
+        FakeSGLang(SPOOLED, spool=tmp_path) as server,
+        opened(server, options=options, calibrate=calibrate) as source,
+    ):
+        given = source.states(requests())
+        next(given)
+        server.launch.info = {"load_format": "flash_rl"}
+        list(given)
+    assert len(versions) == 2
 
 
 def test_a_consumer_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -186,18 +186,23 @@ def abort_all(server: SGLangServer) -> None:
         pass
 
 
+@pytest.mark.parametrize("transport", ["spool", "json"])
 def test_weights_that_are_not_finite_are_refused(
-    serve: Serve, make_store: Make, spool: Path, hsstore: Run, demo_model: Path, tmp_path: Path
-) -> None:
-    """SGLang answers with status 200, and null for each number."""
+    transport: str, serve: Serve, make_store: Make, spool: Path, hsstore: Run, demo_model: Path,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """SGLang answers with status 200, and in JSON with null for each number."""
     broken = nan_model(demo_model, tmp_path / "nan")
-    server = serve(RELEASE, *JSON_FLAGS, layers=LAYERS, model=broken)
-    for layers, options in ((LAYERS, ("--spool", spool)), ("final", ())):
-        store = make_store(layers, model=broken)
-        ended = hsstore("extract", store, "--server", server.url, *options)
-        assert ended.returncode == 8, ended.stderr
-        assert "finite" in ended.stderr
-        assert journalled(store) == 0
+    if transport == "spool":
+        server, layers = serve(RELEASE, layers=LAYERS, model=broken), LAYERS
+        options: tuple[object, ...] = ("--spool", spool)
+    else:
+        server, layers, options = serve(RELEASE, *JSON_FLAGS, model=broken), "final", ()
+    store = make_store(layers, model=broken)
+    ended = hsstore("extract", store, "--server", server.url, *options)
+    assert ended.returncode == 8, ended.stderr
+    assert "finite" in ended.stderr
+    assert journalled(store) == 0
 
 
 def nan_model(model: Path, folder: Path) -> Path:

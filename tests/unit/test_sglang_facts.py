@@ -41,6 +41,11 @@ def test_a_launch_has_a_boot_of_its_own() -> None:
     assert replace(later, boot=facts().boot) == facts()
 
 
+def test_the_order_in_which_ranks_answer_makes_no_other_launch() -> None:
+    ranks = [{"random_seed": n, "startup_time": {"load": n}} for n in range(3)]
+    assert facts(internal_states=ranks) == facts(internal_states=ranks[::-1])
+
+
 @pytest.mark.parametrize(
     ("model", "server"),
     [

@@ -100,12 +100,16 @@ def test_another_boot_is_not_believed(spool: Spool) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [(b"spool-full: 5 bytes left", Busy), (b"wrong-states: 2, not 3", AttemptFailed)],
+    [
+        (b"spool-full: 5 bytes left", Busy),
+        (b"spool-full: a segment of 9 bytes, and the spool may hold 5", AttemptFailed),
+        (b"wrong-states: 2, not 3", AttemptFailed),
+    ],
 )
 def test_the_plugins_reasons_are_told(
     spool: Spool, reason: bytes, kind: type[AttemptEnded]
 ) -> None:
-    with pytest.raises(kind, match=reason.decode()):
+    with pytest.raises(kind, match=reason.decode().split(": ")[1]):
         read(spool, segment(0, 5) + error(reason))
 
 
@@ -144,3 +148,11 @@ def test_what_is_no_hello_is_passed_over(spool: Spool, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable, match=r"No such file.*HSSTORE_SPOOL"):
         Spool(tmp_path / "missing")
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)  # root may always
+    with pytest.raises(SourceUnavailable, match="removed"):
+        Spool(tmp_path)

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import httpx
+
 from hsstore.errors import MalformedInput
 
 API_KEY = "HSSTORE_API_KEY"
@@ -24,27 +26,36 @@ class Address:
 def parse_address(url: str) -> Address:
     """The address that a URL means, with the key of the environment variable HSSTORE_API_KEY.
 
-    Raises MalformedInput where it is no http(s) URL of a host alone; its text is not repeated
-    where it holds a password.
+    Raises MalformedInput where it is no http(s) URL of a host alone; its text is not repeated,
+    since it may hold a password.
     """
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError as error:
-        raise MalformedInput(f"no URL of a server: {error}") from None
-    if "@" in parts.netloc:
+    if "@" in url:
         raise MalformedInput(
             "a server's URL may hold no user name and no password",
             remedy=f"leave them out and put the API key into the environment variable {API_KEY}",
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise MalformedInput(f"{url[:200]!r} is no URL of a server", remedy=EXAMPLE)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = host if port is None else f"{host}:{port}"
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+        host = parts.hostname or ""
+        is_host = _is_host(host)
+    except (ValueError, httpx.InvalidURL):
+        raise MalformedInput(NO_URL, remedy=EXAMPLE) from None
+    if parts.scheme not in ("http", "https") or not is_host or parts.query or parts.fragment:
+        raise MalformedInput(NO_URL, remedy=EXAMPLE)
+    named = f"[{host}]" if ":" in host else host
+    place = named if port is None else f"{named}:{port}"
     key = os.environ.get(API_KEY, "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
         raise MalformedInput(f"the environment variable {API_KEY} holds no API key")
     return Address(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", key)
 
 
+def _is_host(host: str) -> bool:
+    """Whether a request can name it; ValueError for a name that IDNA does not know."""
+    host.encode("idna")
+    return bool(httpx.URL(scheme="http", host=host).host)
+
+
+NO_URL = "what was given is no URL of a server"
 EXAMPLE = "give it as http://HOST:PORT"

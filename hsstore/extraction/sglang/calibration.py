@@ -8,7 +8,7 @@ earlier calibrations of the store kept of it. What is found goes into the store.
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from hsstore.extraction.sglang.likeness import (
     sketch,
     values_of,
 )
+from hsstore.extraction.sglang.transport import ENGINE, Ask
 from hsstore.model import commands
 from hsstore.model.calibration import Agreement, Calibration, Engine, Method, norm_of
 from hsstore.model.document import timestamp
@@ -34,7 +35,6 @@ from hsstore.model.identity import StoreIdentity
 from hsstore.storage.calibrations import calibrations, next_number, publish_calibration
 from hsstore.storage.store import Store
 
-ENGINE = "sglang"
 PROMPT_TOKENS = 48
 
 # Relative error of the middle row between two answers of one model. In 16 bits, other kernels make
@@ -43,9 +43,6 @@ PROMPT_TOKENS = 48
 NOISE = {"float32": 5e-3, "bfloat16": 0.06, "float16": 0.06}
 # Of any row, between two answers of one server to one prompt that is alone on it.
 UNSTABLE = {"float32": 5e-3, "bfloat16": 0.25, "float16": 0.25}
-
-Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
-"""The states [tokens, layers, hidden] of one prompt, int32 [tokens], as the store keeps them."""
 
 
 class ServerFacts(Protocol):
@@ -243,7 +240,8 @@ class _Calibration:
         self._refuse(structure.contradictions(self.layers, states, prompt))
         wrong, doubt = structure.judge_norm(self.layers, states, folder, self.dtype)
         self._refuse(wrong)
-        left = [*doubts, self._unseen(), structure.order_doubt(self.layers, states), doubt]
+        weights = "" if self._knows_weights(folder) else structure.WEIGHTS_DOUBT
+        left = [*doubts, weights, self._unseen(), structure.order_doubt(self.layers, states), doubt]
         return self._record("structure", states, prompt, doubt="; ".join(filter(None, left)))
 
     def _unseen(self) -> str:
@@ -262,6 +260,14 @@ class _Calibration:
         if None not in (digests := {found.weights_digest, own.weights_digest}) and len(digests) > 1:
             self._refuse(["its model folder, which is on this machine too, holds other weights"])
         return Path(self.facts.model_path)
+
+    def _knows_weights(self, folder: Path | None) -> bool:
+        """Whether its folder's weights are the store's, or its states like a reference's."""
+        own = self.identity.model.weights_digest
+        is_own = own is not None and folder is not None
+        found = references.local_model(str(folder)) if is_own else None
+        is_same = found is not None and found.weights_digest == own
+        return is_same or any(x.method == "reference" for x in calibrations(self.store))
 
     def _refuse(self, reasons: Iterable[str]) -> None:
         found = list(reasons)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from hsstore.capture.layer_ids import UnknownLayerIds, engine_ids
 from hsstore.capture.spool_format import ITEMSIZE
 from hsstore.errors import IdentityMismatch, SourceUnavailable
 from hsstore.extraction.sglang.facts import Facts
@@ -123,6 +124,7 @@ class SpoolCarrier:
 
     def __init__(self, identity: StoreIdentity, spool: Spool) -> None:
         self._capture = identity.capture
+        self._num_layers = identity.model.num_layers
         self._rows = Rows.of(identity)
         self._spool = spool
         self._hellos: dict[str, list[Hello]] = {}
@@ -152,6 +154,12 @@ class SpoolCarrier:
             for hello in self._spool.hellos()
             if hello.release == facts.release and hello.model_path in (None, facts.model_path)
         ]
+        if not found and self._spool.unreadable:
+            raise SourceUnavailable(
+                f"a hello in {self._spool.path} cannot be read",
+                place=place,
+                remedy="client and server must run as one user",
+            )
         if not found:
             raise IdentityMismatch(
                 f"no server of SGLang {facts.release} with the model {facts.model_path} has left "
@@ -182,9 +190,10 @@ class SpoolCarrier:
         for hello in hellos:
             if hello.refused or not self._fits(hello) or hello.release != facts.release:
                 raise self._misfit(hello, place)
-        if not hellos:
+            self._refuse_other_ids(hello, facts, place)
+        if not hellos or {hello.rank for hello in hellos} != set(range(hellos[0].ranks)):
             raise IdentityMismatch(
-                f"the hello of its boot {boot} is gone from {self._spool.path}",
+                f"a hello of its boot {boot} is missing in {self._spool.path}",
                 place=place,
                 remedy="launch the server anew",
             )
@@ -216,6 +225,22 @@ class SpoolCarrier:
     def _fits(self, hello: Hello) -> bool:
         wanted = (self._capture.layers, self._capture.dtype, self._rows.hidden_size, "post")
         return wanted == (hello.layers, hello.dtype, hello.hidden_size, hello.norm)
+
+    def _refuse_other_ids(self, hello: Hello, facts: Facts, place: str) -> None:
+        """The ids that the plugin gave to SGLang must be those that are known here."""
+        numbered = [layer for layer in self._capture.layers if isinstance(layer, int)]
+        if not numbered:
+            return
+        try:
+            wanted = engine_ids(next(iter(facts.architectures), ""), numbered, self._num_layers)
+        except UnknownLayerIds as error:
+            raise IdentityMismatch(str(error), place=place, remedy=SERVER_FLAGS) from None
+        if tuple(sorted(hello.engine_layers)) != wanted:
+            raise IdentityMismatch(
+                f"its plugin asks SGLang for the layer ids {hello.engine_layers}, not {wanted}",
+                place=place,
+                remedy=f"{SERVER_FLAGS}, with this version of hsstore",
+            )
 
     def _misfit(self, hello: Hello, place: str) -> IdentityMismatch:
         if hello.refused:

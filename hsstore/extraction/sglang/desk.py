@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from hsstore.capture.settings import SPOOL_BYTES
 from hsstore.errors import HsstoreError, IdentityMismatch, SourceUnavailable
 from hsstore.extraction.sglang.carrier import Carrier, Reply
 from hsstore.extraction.sglang.outcome import (
@@ -23,6 +24,8 @@ from hsstore.extraction.sglang.verify import SERVER_FLAGS
 from hsstore.model.source import Failed, Origin, Request, differences
 
 SHORTEST_SECONDS = 0.01
+# A server that breaks once says nothing about the sample.
+LEAST_PARDONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Lane:
     alone: bool = False
     down_since: float | None = None
     busy_since: float | None = None
+    busy: str = ""
     pause: asyncio.TimerHandle | None = None
     recovery: asyncio.Task[None] | None = None
     judging: asyncio.Task[None] | None = None
@@ -94,6 +98,18 @@ class Lane:
             and not self.alone
             and len(self.jobs) < self.server.pace.limit
         )
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes nothing; empty where it does."""
+        if self.server.trust is None:
+            return str(self.server.refused or self.server.detail)
+        return f"has no room: {self.busy}" if self.busy_since is not None else ""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it has been down, or without room."""
+        return self.busy_since if self.down_since is None else self.down_since
 
 
 class Desk:
@@ -131,6 +147,7 @@ class Desk:
         """Take a sample on."""
         self._jobs.add(job)
         self._waiting.append(job)
+        self._refuse_too_long(job)
         self._pump()
 
     async def abandon(self) -> None:
@@ -149,15 +166,40 @@ class Desk:
         for lane in self.lanes:  # a task that never began has not left its lane
             lane.jobs.clear()
             lane.alone = False
+            lane.busy_since = None
         await asyncio.gather(*(lane.server.abort_all() for lane in self.lanes))
 
     def outage(self) -> str | None:
         """What is waited for where no server can be asked; None while one can. From any thread."""
         if any(lane.server.trust is not None for lane in self.lanes):
             return None
-        return "; ".join(
-            f"{lane.server.url} {lane.server.refused or lane.server.detail}" for lane in self.lanes
+        return self._trouble()
+
+    def busy(self) -> str | None:
+        """What servers have no room for now; None where all have. From any thread."""
+        if all(lane.busy_since is None for lane in self.lanes):
+            return None
+        return self._trouble()
+
+    def untaken(self, tokens: int) -> SourceUnavailable | None:
+        """The error where no server that is left can take so long a prompt. From any thread."""
+        left = [lane.server for lane in self.lanes if lane.server.refused is None]
+        if not left or any(server.takes(tokens) for server in left):
+            return None
+        return SourceUnavailable(
+            f"no server takes a sample of {tokens} tokens as it was launched",
+            remedy=f"{SERVER_FLAGS}, with a larger spool ({SPOOL_BYTES}) or context, then run the "
+            "same command to go on",
         )
+
+    def _trouble(self) -> str:
+        return "; ".join(
+            f"{lane.server.url} {trouble}" for lane in self.lanes if (trouble := lane.trouble)
+        )
+
+    def _refuse_too_long(self, job: Job) -> None:
+        """Set ``fatal`` for a sample that would wait forever."""
+        self.fatal = self.fatal or self.untaken(len(job.request.input_ids))
 
     # -- who computes what ---------------------------------------------------------------------
 
@@ -176,11 +218,17 @@ class Desk:
 
     def _next_for(self, lane: Lane) -> Job | None:
         if self._suspects:
-            if not lane.jobs:
-                return self._suspects.popleft()
-            if lane is next(lane for lane in self.lanes if lane.server.trust is not None):
+            if not lane.jobs and (job := _first(self._suspects, lane)) is not None:
+                return job
+            if lane.jobs and lane is self._emptying():
                 return None  # it empties, so that suspects get their turn
-        return self._waiting.popleft() if self._waiting else None
+        return _first(self._waiting, lane)
+
+    def _emptying(self) -> Lane | None:
+        """The first lane that can take the first suspect."""
+        tokens = len(self._suspects[0].request.input_ids)
+        able = (lane for lane in self.lanes if lane.server.trust and lane.server.takes(tokens))
+        return next(able, None)
 
     def _start(self, lane: Lane, job: Job) -> None:
         lane.jobs.add(job)
@@ -195,6 +243,9 @@ class Desk:
             ended = await self._deliver(job, *answer)
         seconds = self._loop.time() - began
         if ended is None:
+            lane.server.pace.answered()
+            lane.backoff.reset()
+            lane.busy_since = None
             self._jobs.discard(job)
         else:
             self._handle(lane, job, ended, f"{lane.server.url}, {seconds:.1f} s")
@@ -210,9 +261,6 @@ class Desk:
         finally:
             lane.jobs.discard(job)
             lane.alone = False
-        lane.server.pace.answered()
-        lane.backoff.reset()
-        lane.busy_since = None
         return None, answer
 
     async def _deliver(self, job: Job, reply: Reply, origin: Origin) -> AttemptEnded | None:
@@ -243,7 +291,7 @@ class Desk:
         job.last = ended
         match ended:
             case Busy():
-                self._back_off(lane, job)
+                self._back_off(lane, job, ended.detail)
             case Discarded():
                 if ended.doubt:
                     self._lose(lane, ended.detail)
@@ -263,16 +311,17 @@ class Desk:
                     lane.server.pace.overloaded(len(lane.jobs))
                 self._count(job, where)
 
-    def _back_off(self, lane: Lane, job: Job) -> None:
+    def _back_off(self, lane: Lane, job: Job, detail: str) -> None:
         lane.server.pace.overloaded(len(lane.jobs))
-        now = self._loop.time()
-        lane.busy_since = lane.busy_since or now
-        if now - lane.busy_since > self._max_wait_seconds:
-            self._lose(lane, "has had no room for a request for long")
-            lane.busy_since = None
+        self._note_busy(lane, detail)
         if lane.pause is None:
             lane.pause = self._loop.call_later(lane.backoff.next(), self._resume, lane)
         self._again(job)
+
+    def _note_busy(self, lane: Lane, detail: str) -> None:
+        lane.busy_since = lane.busy_since or self._loop.time()
+        lane.busy = detail
+        self._note_end()
 
     def _resume(self, lane: Lane) -> None:
         lane.pause = None
@@ -302,7 +351,8 @@ class Desk:
         accused, self._condemned = self._condemned, []
         try:
             await lane.server.control()
-        except Busy:
+        except Busy as busy:
+            self._note_busy(lane, busy.detail)
             self._condemned += accused
             await asyncio.sleep(lane.backoff.next())
         except AttemptEnded as ended:
@@ -313,6 +363,7 @@ class Desk:
             for job in accused:
                 self._pardon(job)
         else:
+            lane.busy_since = None
             for job in accused:
                 self._give_up(job)
         lane.judging = None
@@ -320,8 +371,10 @@ class Desk:
 
     def _pardon(self, job: Job) -> None:
         """Begin anew, alone: the server was broken; unless it may be what breaks it each time."""
+        if job not in self._jobs:
+            return
         job.pardons += 1
-        if job.pardons >= self._max_attempts:
+        if job.pardons >= max(self._max_attempts, LEAST_PARDONS):
             self._condemned.append(job)
             return
         job.attempts.clear()
@@ -361,6 +414,8 @@ class Desk:
                 self._tell(f"out for good: {error}")
             self._note_end()
         lane.recovery = None
+        for job in self._jobs:
+            self._refuse_too_long(job)
         self._pump()
 
     def _tell(self, detail: str) -> None:
@@ -380,19 +435,27 @@ class Desk:
             )
 
     def _note_end(self) -> None:
-        """Set ``fatal`` where no server is left, or none has been there for too long."""
+        """Set ``fatal`` where no server is left, or none for what is left for too long."""
         refused = [lane.server.refused for lane in self.lanes if lane.server.refused]
         if len(refused) == len(self.lanes):
             self.fatal = refused[0]
             return
-        now = self._loop.time()
-        down = [now - lane.down_since for lane in self.lanes if lane.down_since is not None]
-        if len(down) + len(refused) < len(self.lanes) or min(down) < self._max_wait_seconds:
+        now, most = self._loop.time(), self._max_wait_seconds
+        idle = {lane: now - lane.idle_since for lane in self.lanes if lane.idle_since is not None}
+        left = [lane for lane in self.lanes if lane.server.refused is None]
+        able = [lane for lane in left if idle.get(lane, 0.0) < most]
+        over = [idle[lane] for lane in left if lane not in able]
+        if not over or (able and (not self._jobs or self._is_any_for(able))):
             return
         self.fatal = SourceUnavailable(
-            f"no server for {min(down):.0f} s: {self.outage()}",
+            f"no server for {min(over):.0f} s: {self._trouble()}",
             remedy=f"start it again ({SERVER_FLAGS}), then run the same command to go on",
         )
+
+    def _is_any_for(self, lanes: Iterable[Lane]) -> bool:
+        """Whether one of the lanes can take one of the samples that are left."""
+        lengths = {len(job.request.input_ids) for job in self._jobs}
+        return any(lane.server.takes(length) for lane in lanes for length in lengths)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -402,6 +465,15 @@ class Desk:
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal = error
+
+
+def _first(queue: deque[Job], lane: Lane) -> Job | None:
+    """Take the first that the lane's server can take out of a queue."""
+    for job in queue:
+        if lane.server.takes(len(job.request.input_ids)):
+            queue.remove(job)
+            return job
+    return None
 
 
 def _line(ended: AttemptEnded, where: str) -> str:

@@ -87,7 +87,7 @@ def _facts(model: "_Told", server: "_Told") -> Facts:
         model_type=model.text("model_type"),
         architectures=tuple(map(str, model.members("architectures"))),
         weight_version=model.text("weight_version"),
-        load_format=model.text("load_format"),
+        load_format=model.text("load_format") or server.text("load_format"),
         revision=server.text("revision"),
         dtype=DTYPES.get(dtype or "", dtype),
         quantization=server.text("quantization"),
@@ -114,10 +114,13 @@ def _facts(model: "_Told", server: "_Told") -> Facts:
 def _boot(server: "_Told") -> str:
     """A digest over what is drawn or measured anew at every launch."""
     launch = [server.whatever("random_seed"), server.whatever("startup_time")]
-    for state in server.members("internal_states"):
-        if isinstance(state, dict):
-            launch += [state.get("random_seed"), state.get("startup_time")]
-    return xxhash.xxh3_128_hexdigest(repr(launch).encode())
+    # The ranks' states come in the order in which the ranks answered.
+    ranks = sorted(
+        repr([state.get("random_seed"), state.get("startup_time")])
+        for state in server.members("internal_states")
+        if isinstance(state, dict)
+    )
+    return xxhash.xxh3_128_hexdigest(repr([launch, ranks]).encode())
 
 
 class _Told:

@@ -135,8 +135,9 @@ def meaning(status: int, body: bytes) -> AttemptEnded:
         return Rejected("rejected", said)
     if status >= SERVER_ERRORS and status not in GATEWAY:
         return AttemptFailed("server-error", said)
-    # A gateway's word that the server is gone, or something else that answers in its place.
-    return Lost(said, sent=status in GATEWAY)
+    # A gateway's word that the server is gone, or something else that answers in its place. Where
+    # the server is there each time, it is the sample that ends so.
+    return Lost(said, sent=True)
 
 
 def error_text(body: bytes) -> str:

@@ -13,7 +13,7 @@ from hsstore.errors import IdentityMismatch, MalformedInput
 from hsstore.model.capture import FINAL, FINAL_PRE
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import differences, expected_match
-from hsstore.storage.model_files import HUB_ID, find_model, read_model
+from hsstore.storage.model_files import CONFIG, HUB_ID, find_model, read_model
 
 # What differs between releases, by the first that has it.
 PREFILL_GRAPH_RENAMED = (0, 5, 18)
@@ -141,7 +141,8 @@ def _engine_ids(identity: StoreIdentity, architecture: str | None) -> tuple[int,
 def _architecture(identity: StoreIdentity, model_path: str | None) -> str | None:
     """SGLang's class: the one that the config names, else the one known for the model type."""
     if model_path is not None and Path(model_path).is_dir():
-        named = json.loads(find_model(model_path).read_bytes()).get("architectures")
+        place = find_model(model_path)
+        named = json.loads(place.read_bytes()).get("architectures") if place.name == CONFIG else ()
         if named:
             return str(named[0])
     known = [

@@ -13,20 +13,18 @@ from hsstore.errors import HsstoreError, IdentityMismatch, SourceUnavailable
 from hsstore.extraction.sglang.carrier import Carrier, Reply
 from hsstore.extraction.sglang.facts import Facts
 from hsstore.extraction.sglang.http import Connection
-from hsstore.extraction.sglang.outcome import AttemptEnded, Discarded, Lost
+from hsstore.extraction.sglang.outcome import AttemptEnded, Discarded, Lost, Rejected
 from hsstore.extraction.sglang.pace import Pace, most_in_flight
 from hsstore.extraction.sglang.reply import Expected
+from hsstore.extraction.sglang.transport import ENGINE, Ask
 from hsstore.extraction.sglang.verify import SERVER_FLAGS, refuse_unfit, server_match
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Origin
 
-Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
-"""The states [tokens, layers, hidden] of one prompt, int32 [tokens], as the store keeps them."""
-
 Calibrate = Callable[[Ask, Facts], None]
 
-ENGINE = "sglang"
-PROMPT_TOKENS = 12
+CONTROL_TOKENS = 12
+FACTS_SECONDS = 60.0
 # What a known-good prompt shows of a server when its answer is one of these.
 UNFIT = ("wrong-shape", "wrong-dtype", "wrong-reply", "non-finite", "not-captured", "rejected")
 
@@ -58,7 +56,8 @@ class Terms:
     """What all servers of a source have in common.
 
     ``concurrency`` is how many requests each may be given at most (None: by its limits);
-    ``calibrate`` proves layers and norm, in a thread of its own.
+    ``calibrate`` proves layers and norm, in a thread of its own; ``facts_seconds`` is how old a
+    spool server's word about itself may be.
     """
 
     identity: StoreIdentity
@@ -67,6 +66,7 @@ class Terms:
     draw: Callable[[], float]
     concurrency: int | None
     calibrate: Calibrate | None
+    facts_seconds: float = FACTS_SECONDS
 
 
 class Server:
@@ -86,6 +86,7 @@ class Server:
         self.pace = Pace(1, 1)
         self.rids: set[str] = set()
         self._confirmed = 0
+        self._confirmed_at = 0.0
         self._confirming = asyncio.Lock()
         self._last: Trust | None = None
 
@@ -113,10 +114,10 @@ class Server:
         boot = await self._control(facts)
         if terms.calibrate and not self._known(facts, boot):
             await asyncio.to_thread(terms.calibrate, self._asker(facts, boot), facts)
-        mark = self.connection.opened
+        mark, began = self.connection.opened, asyncio.get_running_loop().time()
         if await self.connection.facts() != facts:
             raise Lost("changed while it was being verified", sent=False)
-        self._confirmed = mark
+        self._confirmed, self._confirmed_at = mark, began
         self._adopt(facts, boot)
 
     async def attempt(self, ids: NDArray[np.int32]) -> tuple[Reply, Origin]:
@@ -124,10 +125,21 @@ class Server:
         trust = self.trust
         if trust is None:
             raise Lost(self.detail, sent=False)
-        reply = await self._generate(ids, trust.facts, trust.boot)
-        if trust.boot is None:
-            await self._confirm(trust)
+        try:
+            reply = await self._generate(ids, trust.facts, trust.boot)
+        except Rejected:
+            # Another launch may refuse what this one took.
+            await self._confirm(trust, anyway=True)
+            raise
+        await self._confirm_whole(trust, reply)
         return reply, trust.origin
+
+    async def _confirm_whole(self, trust: Trust, reply: Reply) -> None:
+        try:
+            await self._confirm(trust)
+        except Discarded:
+            self.terms.carrier.forget(reply.expected.rid)
+            raise
 
     async def control(self) -> None:
         """Show that a short prompt that is known to be good still works; AttemptEnded if not."""
@@ -146,9 +158,21 @@ class Server:
         self.detail = detail
 
     @property
+    def boot(self) -> str | None:
+        """The spool boot id of the launch that was verified last."""
+        return self._last.boot if self._last else None
+
+    @property
     def longest_prompt(self) -> int:
         """The most tokens that the launch that was verified last takes."""
         return self._last.facts.longest_prompt if self._last else 0
+
+    def takes(self, tokens: int) -> bool:
+        """Whether that launch, and its spool, can take a prompt of so many tokens."""
+        if self.refused is not None or tokens > self.longest_prompt:
+            return False
+        boot = self.boot
+        return boot is None or tokens <= self.terms.carrier.most_tokens([boot])
 
     async def abort_all(self) -> None:
         """Have it compute nothing further that it was asked."""
@@ -180,6 +204,7 @@ class Server:
             "chunked_prefill": str(facts.chunked_prefill_size),
             "radix_cache": "on" if facts.radix_cache else "off",
             "device": facts.device,
+            "kv_cache_dtype": facts.kv_cache_dtype,
             "weight_version": facts.weight_version,
             **self.terms.carrier.recorded(boot),
         }
@@ -208,7 +233,7 @@ class Server:
         )
 
     def _prompt(self, facts: Facts) -> NDArray[np.int32]:
-        length = min(PROMPT_TOKENS, facts.longest_prompt)
+        length = min(CONTROL_TOKENS, facts.longest_prompt)
         ids = np.arange(1, length + 1) * 7919 % self.terms.identity.model.vocab_size
         return ids.astype(np.int32)
 
@@ -257,21 +282,32 @@ class Server:
             **self.terms.carrier.request(),
         }
 
-    async def _confirm(self, trust: Trust) -> None:
-        """Return once it is certain that what came over the connections so far is of a launch."""
+    async def _confirm(self, trust: Trust, *, anyway: bool = False) -> None:
+        """Return once it is certain that what came over the connections so far is of a launch.
+
+        A spool's files name their boot, so there the facts are only asked for again when the last
+        ones are FACTS_SECONDS old: a launch may be given other weights while it runs. What came
+        since the last ones is believed, and weights that are swapped in place, under the same path
+        and without another version, are not noticed.
+        """
         mark = self.connection.opened
         async with self._confirming:
             if self.trust is not trust:
                 raise Discarded("of an earlier launch", doubt=False)
-            if mark <= self._confirmed:
+            if not anyway and not self._is_due(trust, mark):
                 return
-            now = self.connection.opened
+            now, began = self.connection.opened, asyncio.get_running_loop().time()
             try:
                 facts = await self.connection.facts()
             except (AttemptEnded, HsstoreError) as error:
                 self.lose(str(error))
                 raise Discarded(str(error)) from None
             if facts != trust.facts:
-                self.lose("another server process answers there")
+                self.lose("another server process, or another model, answers there")
                 raise Discarded(self.detail)
-            self._confirmed = now
+            self._confirmed, self._confirmed_at = now, began
+
+    def _is_due(self, trust: Trust, mark: int) -> bool:
+        if trust.boot is None:
+            return mark > self._confirmed
+        return asyncio.get_running_loop().time() - self._confirmed_at >= self.terms.facts_seconds

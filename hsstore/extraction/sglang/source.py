@@ -19,8 +19,8 @@ from hsstore.extraction.sglang.address import parse_address
 from hsstore.extraction.sglang.carrier import Carrier, JsonCarrier, SpoolCarrier
 from hsstore.extraction.sglang.desk import Answers, Desk, GivenUp, Job, Ready, Told
 from hsstore.extraction.sglang.http import Connection
-from hsstore.extraction.sglang.outcome import AttemptEnded
-from hsstore.extraction.sglang.server import Calibrate, Numbers, Server, Terms
+from hsstore.extraction.sglang.outcome import AttemptEnded, Busy
+from hsstore.extraction.sglang.server import FACTS_SECONDS, Calibrate, Numbers, Server, Terms
 from hsstore.extraction.sglang.spool import Spool
 from hsstore.extraction.sglang.transport import choose_transport, json_kind
 from hsstore.model.identity import StoreIdentity
@@ -42,7 +42,8 @@ class ClientOptions:
     ``concurrency`` is how many requests each server is given at most, ``batch_tokens`` how many
     tokens are asked for at once of all of them (None: by the servers' limits); ``max_attempts`` how
     often a sample may fail, ``max_wait_seconds`` how long all servers may be down, and
-    ``request_seconds`` how long one request may take. ``draw`` gives numbers in [0, 1).
+    ``request_seconds`` how long one request may take; ``facts_seconds`` is how old a spool
+    server's word about itself may be. ``draw`` gives numbers in [0, 1).
     """
 
     concurrency: int | None = None
@@ -51,6 +52,7 @@ class ClientOptions:
     max_wait_seconds: float = MAX_WAIT_SECONDS
     request_seconds: float = REQUEST_SECONDS
     draw: Callable[[], float] = random.random
+    facts_seconds: float = FACTS_SECONDS
 
 
 class SGLangSource:
@@ -61,6 +63,10 @@ class SGLangSource:
     before its first request, and again after each sign that it might be another: MalformedInput,
     IdentityMismatch or SourceUnavailable say what is wrong, and whatever ``calibrate`` raises. That
     is called with a function that has a server compute one prompt alone, and the server's facts.
+
+    Weights that are swapped inside a running server are noticed where the server tells of it: by
+    another weight version in a reply, or within ``facts_seconds`` by what it says of itself. What
+    came in between is believed, and a swap under the same path and version is not noticed at all.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class SGLangSource:
             self._options.draw,
             self._options.concurrency,
             calibrate,
+            self._options.facts_seconds,
         )
         self._held: dict[int, tuple[str, int]] = {}  # sample: its rid and tokens, until settled
         self._held_tokens = 0
@@ -106,9 +113,8 @@ class SGLangSource:
             raise
         self._origin = next(s.trust.origin for s in self._servers if s.trust)
         self._most_requests = 2 * sum(server.pace.most for server in self._servers)
-        self._longest = min(server.longest_prompt for server in self._servers)
-        self._most_kept = self._carrier.most_tokens(s.trust.boot for s in self._servers if s.trust)
-        self._most_tokens = min(self._wanted_tokens(), self._most_kept)
+        self._longest = max(server.longest_prompt for server in self._servers)
+        self._wanted = self._wanted_tokens()
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +186,11 @@ class SGLangSource:
         if not flow.jobs and not self._held:
             return True
         tokens = flow.tokens + self._held_tokens + len(request.input_ids)
-        return len(flow.jobs) < self._most_requests and tokens <= self._most_tokens
+        return len(flow.jobs) < self._most_requests and tokens <= self._most_tokens()
+
+    def _most_tokens(self) -> int:
+        """How many may be asked for or kept now; a server that came back may hold less."""
+        return min(self._wanted, self._carrier.most_tokens(s.boot for s in self._servers))
 
     def _next(self, flow: "_Flow") -> Iterator[Extracted | Failed | Waiting]:
         """The next answer, or Waiting where there is none for a second."""
@@ -200,7 +210,9 @@ class SGLangSource:
         else:
             yield from self._read(flow, answer)
 
-    def _read(self, flow: "_Flow", answer: Ready | GivenUp) -> Iterator[Extracted | Failed]:
+    def _read(
+        self, flow: "_Flow", answer: Ready | GivenUp
+    ) -> Iterator[Extracted | Failed | Waiting]:
         request = answer.job.request
         if isinstance(answer, GivenUp):
             flow.drop(answer.job)
@@ -210,6 +222,9 @@ class SGLangSource:
             states = self._carrier.states(answer.reply, self._array(len(request.input_ids)))
         except AttemptEnded as ended:
             answer.verdict(ended)
+            self._raise_fatal()
+            if isinstance(ended, Busy):  # what is journalled at this word makes room
+                yield Waiting(ended.detail)
             return
         answer.verdict(None)
         if self._carrier.transport == "spool":
@@ -233,13 +248,11 @@ class SGLangSource:
 
     def _refusal(self, request: Request) -> Failed | None:
         ids, vocabulary = request.input_ids, self._identity.model.vocab_size
-        if len(ids) > self._longest:
+        if (untaken := self._desk.untaken(len(ids))) is not None:
+            self._raise_fatal()
+            if len(ids) <= self._longest:  # a larger spool, or the launch as it was, takes it
+                raise untaken
             detail = f"{len(ids)} tokens, and the servers take {self._longest}"
-            return Failed(request.sample, "too-long", detail)
-        if self._carrier.transport == "spool" and len(ids) > self._most_kept:
-            detail = (
-                f"{len(ids)} tokens, and the spool (HSSTORE_SPOOL_BYTES) takes {self._most_kept}"
-            )
             return Failed(request.sample, "too-long", detail)
         outside = (ids < 0) | (ids >= vocabulary)
         if outside.any():
@@ -253,7 +266,9 @@ class SGLangSource:
             return Waiting(f"{len(self._held)} samples wait to be journalled")
         if (outage := self._desk.outage()) is not None:
             return Waiting(outage, outage=True)
-        return Waiting(f"{len(flow.jobs)} samples are on their way")
+        busy = self._desk.busy()
+        told = f"{len(flow.jobs)} samples are on their way"
+        return Waiting(f"{told}; {busy}" if busy else told)
 
     def _raise_fatal(self) -> None:
         if self._desk.fatal is not None:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from hsstore.storage.codec import stored_dtype
 HELLO_BYTES = 1 << 20
 REASON_BYTES = 1 << 16
 FULL = "spool-full"
+# More than the whole spool: waiting makes no room for it.
+NEVER_FITS = re.compile(r"a segment of \d+ bytes, and the spool may hold \d+")
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -37,6 +41,7 @@ class Hello:
     plugin: str
     model_path: str | None
     layers: tuple[int | str, ...]
+    engine_layers: tuple[int, ...]
     dtype: str
     hidden_size: int
     norm: str
@@ -45,24 +50,35 @@ class Hello:
 
 
 class Spool:
-    """A spool folder, opened once; every file in it is reached through that handle.
+    """A spool folder; every file in it is reached through one handle.
 
-    Raises SourceUnavailable where it cannot be opened.
+    ``unreadable`` tells whether it held hellos of another user. Raises SourceUnavailable where
+    it cannot be opened, or where finished files could not be removed from it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.unreadable = False
         try:
-            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._folder = os.open(path, OPEN_FOLDER)
         except OSError as error:
             raise SourceUnavailable(
                 f"the spool folder cannot be opened: {error.strerror}",
                 place=str(path),
                 remedy="give --spool the folder that the server was launched with as HSSTORE_SPOOL",
             ) from None
+        if not os.access(path, os.W_OK | os.X_OK):
+            self.close()
+            raise SourceUnavailable(
+                "no file may be removed from the spool folder, and so it would fill up",
+                place=str(path),
+                remedy="run client and server as one user, who may write to the folder",
+            )
 
     def hellos(self) -> list[Hello]:
         """The hellos in the folder; a file that is none is passed over."""
+        self._follow()
+        self.unreadable = False
         names = sorted(filter(HELLO.fullmatch, self._names()))
         return [hello for name in names if (hello := self._hello(name)) is not None]
 
@@ -84,8 +100,9 @@ class Spool:
             os.close(fd)
 
     def remove(self, rid: str) -> None:
-        """Remove a request's file, if there is one."""
-        with contextlib.suppress(FileNotFoundError):
+        """Remove a request's file, if there is one and it may be removed."""
+        # What stays counts as unread: the server says so once its spool is full.
+        with contextlib.suppress(OSError):
             os.unlink(rid, dir_fd=self._folder)
 
     def remove_run(self, run: str) -> None:
@@ -99,13 +116,27 @@ class Spool:
         """Let go of the folder."""
         os.close(self._folder)
 
+    def _follow(self) -> None:
+        """Turn to the folder that is at the path now, if somebody made it anew."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+                return
+            new = os.open(self.path, OPEN_FOLDER)
+            # The number stays, which another thread may be using.
+            os.dup2(new, self._folder, inheritable=False)
+            os.close(new)
+
     def _names(self) -> list[str]:
         with os.scandir(self._folder) as entries:
             return [entry.name for entry in entries]
 
     def _hello(self, name: str) -> Hello | None:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            fd = os.open(name, OPEN_FILE, dir_fd=self._folder)
+            try:
+                fd = os.open(name, OPEN_FILE, dir_fd=self._folder)
+            except PermissionError:
+                self.unreadable = True
+                return None
             try:
                 found = orjson.loads(os.read(fd, HELLO_BYTES))
             finally:
@@ -124,6 +155,7 @@ def _hello(found: dict[str, Any]) -> Hello:
         plugin=str(found["plugin"]),
         model_path=found["model_path"] and str(found["model_path"]),
         layers=tuple(found["layers"] or ()),
+        engine_layers=tuple(found["engine_layers"] or ()),
         dtype=str(found["dtype"]),
         hidden_size=int(found["hidden_size"] or 0),
         norm=str(found["norm"]),
@@ -203,8 +235,8 @@ class _Reading:
     def _reason(self, segment: Segment, at: int) -> AttemptFailed | Busy:
         said = os.pread(self.fd, min(segment.payload_bytes, REASON_BYTES), at)
         reason = " ".join(said.decode(errors="replace").split())[:200]
-        if reason.startswith(FULL):
-            return Busy(reason)
+        if reason.startswith(FULL) and not NEVER_FITS.search(reason):
+            return Busy(f"the spool is full: {reason.removeprefix(FULL).lstrip(': ')}")
         return AttemptFailed("not-captured", f"the server captured nothing: {reason}")
 
 

@@ -20,6 +20,7 @@ from hsstore.model.capture import FINAL, FINAL_PRE, Layer
 # of SmolLM2-135M and of a random model, the worst fell short of that by 6 %.
 ORDER_CERTAIN = 0.8
 ORDERED_LAYERS = 3
+WEIGHTS_DOUBT = "nothing shows that its weights are the store's"
 
 
 def contradictions(

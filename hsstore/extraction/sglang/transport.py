@@ -1,13 +1,22 @@
 """Which way a store's states can come from a server, and what that demands of the request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hsstore.capture.layer_ids import counts_block_outputs
 from hsstore.errors import MalformedInput
 from hsstore.model.capture import FINAL, FINAL_PRE, Capture
 
+ENGINE = "sglang"
+
 Transport = Literal["json", "spool"]
+
+Ask = Callable[[NDArray[np.int32]], NDArray[Any]]
+"""The states [tokens, layers, hidden] of one prompt, int32 [tokens], as the store keeps them."""
 
 
 @dataclass(frozen=True, slots=True)

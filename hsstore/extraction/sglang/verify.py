@@ -10,9 +10,11 @@ from hsstore.extraction.sglang.transport import JsonKind, Transport, json_kind
 from hsstore.model.capture import ModelIdentity
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import differences, expected_match
-from hsstore.storage.model_files import read_model
+from hsstore.storage.model_files import HUB_ID, read_model
 
 OLDEST_FOR_JSON = (0, 5, 17)
+# Keys and values of 8 and 4 bits, which attention may read back in the same forward pass.
+ROUNDING_CACHES = ("fp8", "fp4", "int8", "int4", "mxfp", "nvfp4")
 RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
 SERVER_FLAGS = "launch it as `hsstore server-flags STORE` says"
 
@@ -44,8 +46,8 @@ def server_match(facts: Facts, identity: StoreIdentity) -> dict[str, str | None]
     match: dict[str, str | None] = dict.fromkeys(expected_match(identity.model, identity.capture))
     if (local := _local_model(facts.model_path)) is not None:
         match = expected_match(local, identity.capture)
-    elif facts.quantization:
-        match["quantisation"] = facts.quantization
+    else:
+        match |= {"revision": facts.revision, "quantisation": facts.quantization}
     return match | {"dtype": facts.dtype, "layers": identity.capture.layers_text()}
 
 
@@ -53,20 +55,31 @@ def _model_problems(facts: Facts, identity: StoreIdentity) -> Iterator[str]:
     model = identity.model
     if facts.model_type is not None and facts.model_type != model.model_type:
         yield f"its model is of type {facts.model_type}, not {model.model_type}"
+    if _is_other_hub_model(facts.model_path, model.id):
+        yield f"its model is {facts.model_path}, not {model.id}"
     if facts.dtype != identity.capture.dtype:
         yield f"it computes in {facts.dtype}, not {identity.capture.dtype}"
     expected = expected_match(model, identity.capture)
     found = server_match(facts, identity)
-    # A server may say of unquantised weights that it quantises them; the other way round is told
-    # by the files.
-    if found.get("config") is None and facts.quantization and not model.quantisation:
+    # Files of unquantised weights do not tell that the server quantises them as it loads them.
+    if facts.quantization and not model.quantisation:
         yield f"it quantises the weights as {facts.quantization}, the store's are not quantised"
         found["quantisation"] = None
     found["dtype"] = None
     yield from differences(expected, found)
 
 
+def _is_other_hub_model(path: str, model: str) -> bool:
+    """Whether both are hub ids, which ignore case, and of two models."""
+    is_hub = HUB_ID.fullmatch(path) and HUB_ID.fullmatch(model)
+    return bool(is_hub) and path.casefold() != model.casefold()
+
+
 def _launch_problems(facts: Facts) -> Iterator[str]:
+    if facts.load_format == "dummy":
+        yield "its weights are random (--load-format dummy)"
+    if (facts.kv_cache_dtype or "").startswith(ROUNDING_CACHES):
+        yield f"its KV cache rounds what later tokens see (--kv-cache-dtype {facts.kv_cache_dtype})"
     if facts.allow_auto_truncate:
         yield "it would truncate long prompts silently (--allow-auto-truncate)"
     if facts.pp_size > 1:
