@@ -1,6 +1,9 @@
 """The client against real servers: every answer equal to transformers, and every source's rules."""
 
 import importlib.util
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +147,23 @@ def test_prompts_that_begin_alike_are_whole(case: Case) -> None:
     asked = [Request(n, f"s{n}", ids[: 50 - n]) for n in range(6)]
     with case.open() as source:
         assert_equal_to_transformers(case, answers(source, asked), asked)
+
+
+def test_requests_that_time_out_are_asked_again(case: Case) -> None:
+    """The server holds still for longer than a request may take, as behind a stalled network."""
+    asked = requests([40] * 12)
+    assert case.server.process is not None
+    group = case.server.process.pid
+    with case.open(concurrency=4, request_seconds=2.0, max_attempts=20) as source:
+        os.killpg(group, signal.SIGSTOP)
+        timer = threading.Timer(5.0, os.killpg, (group, signal.SIGCONT))
+        timer.start()
+        try:
+            found = answers(source, asked)
+        finally:
+            timer.join()
+    assert_equal_to_transformers(case, found, asked)
+    assert leftovers(case) == []
 
 
 def test_layers_that_it_does_not_return_are_refused(case: Case) -> None:
