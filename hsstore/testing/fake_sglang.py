@@ -149,8 +149,11 @@ class FakeSGLang:
     async def _end(self) -> None:
         self._over.set()
         await self._stop()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*rest, return_exceptions=True)
+        # A connection that was being accepted meanwhile is served from here on.
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(rest, timeout=0.05)
+            await self._stop()
+        await asyncio.sleep(0)  # for the sockets of what was aborted last to close
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
