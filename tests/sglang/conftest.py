@@ -130,10 +130,12 @@ def begin() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 def make_store(tmp_path: Path, demo_model: Path, dataset: Path) -> Callable[..., Path]:
     """Creates an empty store of the small model's states."""
 
-    def make(layers: str, *, prompts: Path = dataset, model: Path = demo_model) -> Path:
+    def make(
+        layers: str, *, prompts: Path = dataset, model: Path = demo_model, shard_rows: int = 4096
+    ) -> Path:
         store = tmp_path / f"store-{len(list(tmp_path.glob('store-*')))}"
         made = run("create", store, "--dataset", prompts, "--model", model, "--layers", layers,
-                   "--dtype", "float32", "--shard-rows", "4096")  # fmt: skip
+                   "--dtype", "float32", "--shard-rows", shard_rows)  # fmt: skip
         assert made.returncode == 0, made.stderr
         return store
 

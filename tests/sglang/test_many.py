@@ -43,7 +43,7 @@ def test_memory_files_and_spool_stay_small(
     verify: Callable[..., None],
 ) -> None:
     server = serve("0.5.23", layers=LAYERS)
-    store = make_store(LAYERS, prompts=prompts)
+    store = make_store(LAYERS, prompts=prompts, shard_rows=1 << 15)
     process = begin("extract", store, "--server", server.url, "--spool", spool,
                     "--concurrency", "16")  # fmt: skip
     memory, files, spooled = [], [], []
