@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hsstore.demo import corpus
 from hsstore.errors import IdentityMismatch
@@ -101,8 +103,13 @@ def test_rows_that_are_wrong_are_refused(case: Case, tmp_path: Path) -> None:
         calibrate(case, tmp_path / "store", ask=lambda ids: whole[1 : len(ids) + 1].copy())
 
 
-def test_another_order_of_layers_is_refused(case: Case, tmp_path: Path) -> None:
-    if len(case.store.identity.capture.layers) == 1:
-        pytest.skip("one layer has no order")
-    with pytest.raises(IdentityMismatch, match="layer 1 of the store looks like the state after 2"):
-        calibrate(case, tmp_path / "store", ask=lambda ids: case.ask(ids)[:, [0, 2, 1]].copy())
+def test_layers_in_another_order_or_of_nobody_are_refused(case: Case, tmp_path: Path) -> None:
+    several = len(case.store.identity.capture.layers) > 1
+    expected = "layer 1 of the store looks like the state after 2" if several else "other weights"
+
+    def wrong(ids: NDArray[np.int32]) -> NDArray[Any]:
+        states = case.ask(ids)
+        return states[:, [0, 2, 1]].copy() if several else states[..., ::-1].copy()
+
+    with pytest.raises(IdentityMismatch, match=expected):
+        calibrate(case, tmp_path / "store", ask=wrong)
