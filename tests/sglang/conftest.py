@@ -64,11 +64,19 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(
-    demo_model: Path, plugin: Path, spool: Path, log: Path
-) -> Iterator[Callable[..., SGLangServer]]:
-    """Starts servers, with the plugin if there are ``layers`` to capture; stops all in the end."""
+def servers() -> Iterator[list[SGLangServer]]:
+    """Those that a test started; all are stopped in the end."""
     started: list[SGLangServer] = []
+    yield started
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def serve(
+    demo_model: Path, plugin: Path, spool: Path, log: Path, servers: list[SGLangServer]
+) -> Callable[..., SGLangServer]:
+    """Starts servers, with the plugin if there are ``layers`` to capture."""
 
     def start(
         release: str, *flags: str, layers: str | None = None, model: Path = demo_model,
@@ -76,28 +84,23 @@ def serve(
     ) -> SGLangServer:  # fmt: skip
         capture = {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": layers} if layers else {}
         server = SGLangServer(
-            release,
-            model,
-            log,
-            flags=flags,
-            env={**capture, **(env or {})},
-            plugin=plugin,
+            release, model, log, flags=flags, env={**capture, **(env or {})}, plugin=plugin,
             port=port,
-        )
-        started.append(server)
+        )  # fmt: skip
+        servers.append(server)
         server.start()
         return server
 
-    yield start
-    for server in started:
-        server.stop()
+    return start
 
 
 @pytest.fixture
-def verify(reference: Reference) -> Callable[..., None]:
+def verify(reference: Reference, servers: list[SGLangServer]) -> Callable[..., None]:
     """Proves that a store is complete, and every row of it the reference's."""
 
     def verify(store: Path, samples: int = PROMPTS) -> None:
+        for server in servers:  # an idle one keeps a core busy
+            server.stop()
         errors = compare(store, reference)
         assert len(errors) == samples
         assert max(float(each.max()) for each in errors.values()) <= GATE
