@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hsstore.extraction.transformers_model import quiet, require_transformers
 from hsstore.model.capture import FINAL, Layer
@@ -27,12 +28,17 @@ class Reference:
             )
 
     def states(self, input_ids: Sequence[int], layers: Sequence[Layer]) -> Floats:
+        """The same as ``rows``, as an array."""
+        states: Floats = self.rows(input_ids, layers).numpy()
+        return states
+
+    def rows(self, input_ids: Sequence[int], layers: Sequence[Layer]) -> Tensor:
         """float32 [tokens, layers, hidden]: ``hidden_states[k]``, and the last one for final."""
         with torch.inference_mode():
             found = self._model(torch.tensor([list(input_ids)]), output_hidden_states=True)
         states = found.hidden_states
         columns = [states[-1] if layer == FINAL else states[layer] for layer in layers]
-        return torch.stack([column[0].float() for column in columns], 1).numpy()
+        return torch.stack([column[0].float() for column in columns], 1)
 
 
 def relative_errors(found: Floats, expected: Floats) -> Floats:

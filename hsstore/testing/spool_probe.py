@@ -146,30 +146,6 @@ def joined(segments: Sequence[tuple[Segment, bytes]], tokens: int) -> Tensor:
     return torch.cat(parts)
 
 
-class Reference:
-    """The same states from transformers, one prompt at a time, in float32."""
-
-    def __init__(self, model: Path, layers: Sequence[int | str]) -> None:
-        import transformers  # noqa: PLC0415 - an extra of hsstore
-
-        self._layers = layers
-        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            model, dtype=torch.float32
-        ).model.eval()
-
-    def rows(self, ids: Sequence[int]) -> Tensor:
-        """[tokens, layers, hidden] of one prompt."""
-        with torch.inference_mode():
-            found = self._model(
-                input_ids=torch.tensor([list(ids)]), output_hidden_states=True, use_cache=False
-            )
-        states = [
-            found.last_hidden_state if layer == "final" else found.hidden_states[int(layer)]
-            for layer in self._layers
-        ]
-        return torch.stack([state[0] for state in states], dim=1)
-
-
 def worst_error(rows: Tensor, expected: Tensor) -> float:
     """The greatest relative error of a row in a layer: |rows - expected| / |expected|."""
     if rows.shape != expected.shape:

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hsstore.demo.model import build_model
+from hsstore.testing.reference import Reference
 from hsstore.testing.sglang_server import SGLangServer, install_plugin, several_ranks
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,
     Probe,
-    Reference,
     sharing_prompts,
     worst_error,
 )
@@ -40,7 +40,7 @@ class Bench:
         """Ask for every prompt, eight at a time; CaptureError where one is not equal."""
         rows = self.probe.all_rows(prompts, **more)
         for got, ids in zip(rows, prompts, strict=True):
-            self.check(worst_error(got, self.reference.rows(ids)))
+            self.check(worst_error(got, self.reference.rows(ids, LAYERS)))
 
     def check(self, error: float) -> None:
         """Remember an error; CaptureError beyond the gate."""
@@ -81,7 +81,7 @@ def batch(bench: Bench) -> None:
     bench.probe.post("/generate", body)
     for rid, ids in zip(rids, prompts, strict=True):
         rows = bench.probe.take(rid, len(ids))
-        bench.check(worst_error(rows, bench.reference.rows(ids)))
+        bench.check(worst_error(rows, bench.reference.rows(ids, LAYERS)))
 
 
 def retraction(bench: Bench) -> None:
@@ -93,7 +93,7 @@ def retraction(bench: Bench) -> None:
     def one(ids: list[int]) -> int:
         rid = bench.probe.rid()
         reply = bench.probe.generate(ids, rid, extra_key=rid, sampling_params=sampling)
-        bench.check(worst_error(bench.probe.take(rid, len(ids)), bench.reference.rows(ids)))
+        bench.check(worst_error(bench.probe.take(rid, len(ids)), bench.reference.rows(ids, LAYERS)))
         return int(reply["meta_info"]["num_retractions"])
 
     with ThreadPoolExecutor(8) as pool:
@@ -170,7 +170,7 @@ def run(release: str, folder: Path, launches: Sequence[str]) -> list[str]:
     build_model(model)
     plugin = install_plugin(release, folder / "plugin")
     admit(plugin, release)
-    reference = Reference(model, LAYERS)
+    reference = Reference(model)
     cells: list[str] = []
     worst = 0.0
     for name, ranks, checks in LAUNCHES:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import transformers
 
+from hsstore.testing.reference import Reference
 from hsstore.testing.sglang_server import SGLangServer, install_plugin
-from hsstore.testing.spool_probe import GATE, Probe, Reference, worst_error
+from hsstore.testing.spool_probe import GATE, Probe, worst_error
 
 LAYERS = (1, 2, 3, "final")
 SIZES: Mapping[str, Any] = {
@@ -84,7 +85,7 @@ def outcome(release: str, model_type: str, folder: Path, plugin: Path) -> str:
     build(model_type, model)
     env = {"HSSTORE_SPOOL": str(spool), "HSSTORE_LAYERS": ",".join(map(str, LAYERS))}
     prompts = [[(17 * at * at + 5 * n) % 256 for at in range(1, n)] for n in (7, 60, 300)]
-    reference = Reference(model, LAYERS)
+    reference = Reference(model)
     with SGLangServer(release, model, folder / "log", env=env, plugin=plugin) as server:
         probe = Probe(server.url, spool)
         rows = [probe.rows(prompt) for prompt in prompts]
@@ -104,7 +105,7 @@ def pairs(
     rows: list[torch.Tensor], prompts: list[list[int]], reference: Reference
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """What the server gave and what transformers says, prompt by prompt."""
-    return [(got, reference.rows(ids)) for got, ids in zip(rows, prompts, strict=True)]
+    return [(got, reference.rows(ids, LAYERS)) for got, ids in zip(rows, prompts, strict=True)]
 
 
 def main(release: str, *wanted: str) -> None:

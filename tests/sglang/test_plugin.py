@@ -8,12 +8,12 @@ import pytest
 
 from hsstore.capture.spool_format import rid
 from hsstore.demo.model import build_model
+from hsstore.testing.reference import Reference
 from hsstore.testing.sglang_server import SGLangServer, install_plugin
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,
     Probe,
-    Reference,
     sharing_prompts,
     worst_error,
 )
@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(model: Path) -> Reference:
-    return Reference(model, LAYERS)
+    return Reference(model)
 
 
 def serving(
@@ -78,7 +78,10 @@ def probe(
 
 def assert_equal(probe: Probe, reference: Reference, prompts: list[list[int]]) -> None:
     rows = probe.all_rows(prompts)
-    errors = [worst_error(got, reference.rows(ids)) for got, ids in zip(rows, prompts, strict=True)]
+    errors = [
+        worst_error(got, reference.rows(ids, LAYERS))
+        for got, ids in zip(rows, prompts, strict=True)
+    ]
     assert max(errors) <= GATE
     assert probe.files() == []
 
@@ -108,7 +111,7 @@ def test_a_batch_and_returned_states_change_nothing(probe: Probe, reference: Ref
     sampling = {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True}
     probe.post("/generate", {"input_ids": prompts, "rid": rids, "sampling_params": sampling})
     for request, ids in zip(rids, prompts, strict=True):
-        assert worst_error(probe.take(request, len(ids)), reference.rows(ids)) <= GATE
+        assert worst_error(probe.take(request, len(ids)), reference.rows(ids, LAYERS)) <= GATE
 
 
 def test_rows_that_the_radix_cache_kept_are_named(probe: Probe) -> None:
@@ -133,7 +136,7 @@ def test_decoding_leaves_the_prompts_rows_only(probe: Probe, reference: Referenc
     sampling = {"max_new_tokens": 30, "temperature": 0, "ignore_eos": True}
     reply = probe.generate(ids, request, extra_key=request, sampling_params=sampling)
     assert len(reply["output_ids"]) == 30
-    assert worst_error(probe.take(request, len(ids)), reference.rows(ids)) <= GATE
+    assert worst_error(probe.take(request, len(ids)), reference.rows(ids, LAYERS)) <= GATE
 
 
 def test_a_full_spool_is_an_error_and_passes(probe: Probe, reference: Reference) -> None:
