@@ -86,6 +86,7 @@ def test_something_else_is_no_reply(raw: bytes) -> None:
         [VALUES[:, 1:].tolist()],
         [[[0.0], [0.0, 1.0], []]],
         [[["x"] * 4] * 3],
+        [["1111"] * 3],
         {"0": 1},
         "left out",
     ],

@@ -101,19 +101,27 @@ def json_states(body: bytes | bytearray, expected: Expected, rows: Rows) -> NDAr
     hidden = checked_meta(body, expected).get("hidden_states")
     width = rows.layers * rows.hidden_size
     try:
-        values = np.asarray(hidden[0] if hidden else [], np.float32)
+        values = _table(hidden[0] if hidden else [], expected.tokens, width)
     except (TypeError, ValueError, KeyError):
         raise AttemptFailed("wrong-shape", "the hidden states are no table of numbers") from None
-    if values.shape != (expected.tokens, width):
-        raise AttemptFailed(
-            "wrong-shape",
-            f"the hidden states are {list(values.shape)}, not {[expected.tokens, width]}",
-        )
     states = _as_stored(values, rows.dtype).reshape(-1, rows.layers, rows.hidden_size)
     if list(rows.order) != sorted(rows.order):
         states = np.ascontiguousarray(states[:, rows.order])
     refuse_non_finite(states)
     return states
+
+
+def _table(prefill: list[Any], tokens: int, width: int) -> NDArray[np.float32]:
+    """The rows as an array; one at a time takes half the time of all at once."""
+    widths = {len(row) if isinstance(row, list) else 0 for row in prefill}
+    if len(prefill) != tokens or widths != {width}:
+        found = f"{len(prefill)} rows of {' or '.join(map(str, sorted(widths))) or 'no'} values"
+        problem = f"the hidden states are {found}, not {tokens} rows of {width}"
+        raise AttemptFailed("wrong-shape", problem)
+    values = np.empty((tokens, width), np.float32)
+    for into, row in zip(values, prefill, strict=True):
+        into[:] = row
+    return values
 
 
 def refuse_non_finite(states: NDArray[Any]) -> None:
