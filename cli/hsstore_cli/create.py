@@ -137,5 +137,6 @@ def _show(store: Store, model: Path) -> None:
         f"{identity.model.id}, layers {capture.layers_text()} as {capture.dtype}: {payload} of "
         f"hidden states, codec {identity.codec}"
     )
-    source = f"transformers:{model.parent if model.suffix == '.json' else model}"
+    place = model.parent if model.suffix == ".json" else model
+    source = ("--source", f"transformers:{place}")
     click.echo(f"fill it: {commands.extract(store.root, source=source)}")

@@ -107,7 +107,7 @@ def _lines(done: "Extension") -> Iterator[str]:
         f"it has now samples: {store.plan.samples}, tokens: {store.plan.tokens}, "
         f"shards: {store.plan.shards}"
     )
-    yield f"fill it: {commands.extract(store.root)}"
+    yield f"fill it: {commands.extract(store.root, source=store.source_words())}"
 
 
 def _duplicates(done: "Extension") -> Iterator[str]:

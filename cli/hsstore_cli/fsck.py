@@ -7,6 +7,7 @@ from typing import get_args
 
 import click
 
+from hsstore.model import commands
 from hsstore.model.finding import Finding, Level, Summary
 from hsstore_cli import render
 from hsstore_cli.exit_codes import OK, PROBLEMS, STOPPED
@@ -60,7 +61,8 @@ def command(
         run = fsck(store, level, shards=shards, threads=threads, progress=progress)
         if run.store is not None:
             check_range(shards, run.store)
-        page = _Page(store, shards, as_json=as_json)
+        source = run.store.source_words() if run.store else commands.TRANSFORMERS
+        page = _Page(store, shards, " ".join(source), as_json=as_json)
         try:
             for finding in run:
                 page.add(finding)
@@ -75,10 +77,11 @@ def command(
 class _Page:
     """Writes findings as they come; what repeats shard by shard is gathered for the end."""
 
-    def __init__(self, store: Path, shards: range | None, *, as_json: bool) -> None:
+    def __init__(self, store: Path, shards: range | None, source: str, *, as_json: bool) -> None:
         self.interrupted = False
         self._store = store
         self._shards = shards
+        self._source = source
         self._json = as_json
         self._missing: list[int] = []
         self._only_missing = True
@@ -104,7 +107,7 @@ class _Page:
             click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
         click.echo("\n".join(summary_lines(summary, interrupted=self.interrupted)))
         if self._commands and self._only_missing:
-            click.echo(f"To finish it: {self._words('extract')} --source transformers:PATH")
+            click.echo(f"To finish it: {self._words('extract')} {self._source}")
         elif self._commands:
             click.echo(f"To mend it: {self._command()}")
 
@@ -112,8 +115,8 @@ class _Page:
         """The one command that mends everything that was found."""
         if len(self._commands) == 1:
             return next(iter(self._commands))
-        source = any("--source" in line for line in self._commands)
-        words = [self._words("repair"), *["--source transformers:PATH"] * source, "--apply"]
+        source = any(self._source in line for line in self._commands)
+        words = [self._words("repair"), *[self._source] * source, "--apply"]
         return " ".join(words)
 
     def _words(self, name: str) -> str:

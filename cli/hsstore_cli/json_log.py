@@ -12,6 +12,8 @@ from typing import Any, Self, TextIO
 
 import click
 
+from hsstore.errors import StorageFailed
+
 FIGURES_SECONDS = 10.0
 
 
@@ -19,7 +21,8 @@ class JsonLog:
     """A Progress that writes a line for each event, for a with block.
 
     A line is an object with ``time`` (RFC 3339, UTC), ``event`` and what belongs to it; each is
-    flushed. A file is appended to; ``-`` is stderr. A log that cannot be written is told once.
+    flushed. A file is appended to; ``-`` is stderr. One that cannot be opened raises StorageFailed;
+    one that cannot be written later is told once, and no reason to end a run.
     """
 
     def __init__(self, place: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +37,11 @@ class JsonLog:
                 sys.stderr if self._place == "-" else Path(self._place).open("a", encoding="utf-8")
             )
         except OSError as error:
-            self._give_up(error)
+            raise StorageFailed(
+                f"the log cannot be written: {error.strerror}",
+                place=self._place,
+                remedy="give --log-json another file, or -",
+            ) from None
         return self
 
     def __exit__(

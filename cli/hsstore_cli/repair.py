@@ -1,6 +1,7 @@
 """``hsstore repair``: shows how a store would be mended, and mends it when told."""
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,12 @@ from hsstore_cli.options import (
     shards_option,
     store_argument,
 )
-from hsstore_cli.source_option import SourceOptions, open_source, source_options
+from hsstore_cli.source_option import (
+    SourceOptions,
+    open_source,
+    refuse_unfit,
+    source_options,
+)
 
 if TYPE_CHECKING:
     from hsstore.integrity.repair import RepairResult
@@ -71,6 +77,7 @@ def command(
 
     opened = Store.open(store, to_check=True)
     check_range(shards, opened)
+    refuse_unfit(options, opened)
     with render.progress() as progress, stopping() as stopped:
         result = repair(
             opened,
@@ -84,7 +91,8 @@ def command(
     if as_json:
         _emit(result)
     else:
-        _show(result, _again(store, shards, options, replica, lacking=result.plan.lacks_source))
+        lacking = opened.source_words() if result.plan.lacks_source else ()
+        _show(result, _again(store, shards, options, replica, lacking))
     ctx.exit(_code(result))
 
 
@@ -171,16 +179,15 @@ def _again(
     shards: range | None,
     options: SourceOptions,
     replica: Path | None,
-    *,
-    lacking: bool,
+    lacking: Sequence[str],
 ) -> str:
-    """The command that does what was shown; ``lacking`` where that takes a source."""
+    """The command that does what was shown; ``lacking`` is the source that it takes, if it does."""
     words = ["hsstore repair", shlex.quote(str(store))]
     if shards is not None:
         words.append(f"--shards {shards.start}-{shards.stop - 1}")
     if replica is not None:
         words.append(f"--from {shlex.quote(str(replica))}")
     words += [f"{option} {shlex.quote(value)}" for option, value in options.words()]
-    if lacking and not options.given:
-        words.append("--source transformers:PATH")
+    if not options.given:
+        words += lacking
     return " ".join([*words, "--apply"])

@@ -1,5 +1,6 @@
 """What computes hidden states: ``--source``, ``--server`` and all that belongs to them."""
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import click
 from hsstore.model.source import HiddenStateSource
 
 if TYPE_CHECKING:
+    from hsstore.extraction.sglang.source import SGLangSource
     from hsstore.storage.store import Store
 
 ACCEPTED = "transformers:PATH, where PATH is a model folder or a GGUF file"
@@ -101,6 +103,15 @@ def open_source(
     return TransformersSource(place, store.identity, batch_tokens=options.batch_tokens)
 
 
+def refuse_unfit(options: SourceOptions, store: "Store") -> None:
+    """MalformedInput where servers cannot give the store's layers in the way that was asked for."""
+    if options.servers:
+        # As above.
+        from hsstore.extraction.sglang.transport import choose_transport  # noqa: PLC0415
+
+        choose_transport(store.identity.capture, spool=options.spool is not None)
+
+
 def _open_servers(
     options: SourceOptions, store: "Store", note: Callable[[str], None]
 ) -> HiddenStateSource:
@@ -115,13 +126,27 @@ def _open_servers(
         "max_wait_seconds": options.max_wait,
     }
     given: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
-    return SGLangSource(
+    source = SGLangSource(
         options.servers,
         store.identity,
         spool=options.spool,
         options=ClientOptions(**given),
         calibrate=make_calibrator(store, options.reference, note, spool=options.spool is not None),
     )
+    with contextlib.ExitStack() as unless_ready:
+        unless_ready.callback(source.close)
+        _foresee(source, store, note)
+        unless_ready.pop_all()
+    return source
+
+
+def _foresee(source: "SGLangSource", store: "Store", note: Callable[[str], None]) -> None:
+    """Hours before a sample's turn, say that it will not be taken, or refuse."""
+    table, committed = store.samples, store.committed()
+    shards = [shard for shard in range(store.plan.shards) if shard not in committed]
+    lengths = [int(n) for shard in shards for n in table.length[table.shard_samples(shard)]]
+    if (told := source.foresee(lengths)) is not None:
+        note(told)
 
 
 def source_place(text: str | None) -> str:

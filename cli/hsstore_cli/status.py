@@ -28,7 +28,8 @@ def command(store: Path, *, as_json: bool) -> None:
     from hsstore.storage.status import status  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
-    found = status(Store.open(store))
+    opened = Store.open(store)
+    found = status(opened)
     if as_json:
         render.emit_json(
             {
@@ -62,7 +63,7 @@ def command(store: Path, *, as_json: bool) -> None:
     if found.shards_unreadable:
         click.echo(f"next: {commands.hsstore('fsck', store)}")
     elif found.samples_missing or found.samples_staged:
-        click.echo(f"next: {commands.extract(store)}")
+        click.echo(f"next: {commands.extract(store, source=opened.source_words())}")
 
 
 def _where(shards: tuple[int, ...]) -> str:

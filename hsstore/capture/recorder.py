@@ -4,6 +4,7 @@ None of them may raise: an exception here would end SGLang's scheduler and with 
 A failure costs the requests it is about an error marker, or the whole server its capture.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -240,6 +241,9 @@ class Recorder:
         LOG.warning("hsstore captures nothing: %s", reason)
         self._hello = self._hello.refusing(reason)
         publish_refusal(self._file, self._hello)
+        # The hello of the server before this one would speak for it.
+        with contextlib.suppress(OSError):
+            remove_dead_hellos(self._settings.spool)
 
 
 def first_hello(boot: str, release: str, plugin: str) -> Hello:

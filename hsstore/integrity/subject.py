@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SOURCE = "--source transformers:PATH"
 KEPT_TOKENS = 16
 
 # What an origin has in ``match``, then in ``recorded``.
@@ -124,7 +123,7 @@ class Subject:
         """The exact command that mends."""
         words = ["hsstore repair", shlex.quote(str(self.root))]
         words += [f"--shards {shard}"] if shard is not None else []
-        words += [SOURCE] if source else []
+        words += self.store.source_words() if source else []
         return " ".join([*words, "--apply"])
 
     def finding(  # noqa: PLR0913 - the members of a finding

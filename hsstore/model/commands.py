@@ -1,9 +1,12 @@
 """The commands that messages tell people to run: quoted, so that pasting them works."""
 
 import shlex
+from collections.abc import Sequence
 
-SOURCE = "transformers:PATH"
-"""How a source is typed; PATH stands for the model, which a store does not know the place of."""
+TRANSFORMERS = ("--source", "transformers:PATH")
+SERVER = ("--server", "URL")
+SPOOL = ("--spool", "DIR")
+"""How a source is typed; PATH, URL and DIR stand for what a store does not know."""
 
 
 def hsstore(command: str, *arguments: object) -> str:
@@ -11,12 +14,14 @@ def hsstore(command: str, *arguments: object) -> str:
     return shlex.join(["hsstore", command, *map(str, arguments)])
 
 
-def extract(store: object, *, source: str = SOURCE, shard: int | None = None) -> str:
+def extract(
+    store: object, *, source: Sequence[str] = TRANSFORMERS, shard: int | None = None
+) -> str:
     """The command that fills a store, or one of its shards."""
     only = () if shard is None else ("--shards", shard)
-    return hsstore("extract", store, "--source", source, *only)
+    return hsstore("extract", store, *source, *only)
 
 
-def repair(store: object, *, source: str = SOURCE) -> str:
+def repair(store: object, *, source: Sequence[str] = TRANSFORMERS) -> str:
     """The command that computes again what a store is committed without."""
-    return hsstore("repair", store, "--source", source, "--apply")
+    return hsstore("repair", store, *source, "--apply")

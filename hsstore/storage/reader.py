@@ -327,7 +327,7 @@ class Reader:
         root, shard = self.store.root, extent.shard
         command = commands.hsstore("fsck", root, "--shards", shard)
         if error is SampleMissing:
-            command = commands.extract(root, shard=shard)
+            command = commands.extract(root, source=self.store.source_words(), shard=shard)
         return error(
             f"sample {self.store.key(extent.sample)!r} cannot be read: {detail}",
             place=str(root),

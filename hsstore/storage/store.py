@@ -12,6 +12,7 @@ import xxhash
 
 from hsstore.errors import InvalidDocument, NotAStore, SampleMissing, StoreError
 from hsstore.model import commands, keys
+from hsstore.model.capture import FINAL
 from hsstore.model.document import unseal
 from hsstore.model.geometry import Extent, place
 from hsstore.model.identity import KIND as STORE_KIND
@@ -148,6 +149,18 @@ class Store:
             return f"#{sample}"
         return tokens.keys[sample - tokens.first_sample]
 
+    def source_words(self) -> tuple[str, ...]:
+        """How to type what computes the states: servers, once one was calibrated for this store."""
+        try:
+            served = bool(self.filesystem.names(self.root / keys.CALIBRATION))
+        except OSError:
+            served = False
+        if not served:
+            return commands.TRANSFORMERS
+        layers = self.identity.capture.layers
+        by_spool = FINAL in layers and len(layers) > 1
+        return (*commands.SERVER, *commands.SPOOL) if by_spool else commands.SERVER
+
     # -- commits ------------------------------------------------------------------------------
 
     def committed(self) -> dict[int, tuple[ShardVersion, bool]]:
@@ -165,7 +178,7 @@ class Store:
             raise SampleMissing(
                 f"shard {shard} is not committed",
                 place=str(self.root),
-                remedy=f"run: {commands.extract(self.root)}",
+                remedy=f"run: {commands.extract(self.root, source=self.source_words())}",
             )
         version, absent = found
         return self.read_marker(version, absent=absent)

@@ -259,10 +259,11 @@ def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
     mending = commands.extract if len(missing) else commands.repair
     lacking = np.concatenate([missing, lost])[:NAMED_KEYS]
     keys = ", ".join(store.key(int(sample)) for sample in lacking)
+    command = mending(store.root, source=store.source_words())
     raise error(
         f"the store lacks {_counted(missing, lost)}, first: {keys}",
         place=str(store.root),
-        remedy=f'run: {mending(store.root)}, or open it with absent="exclude"',
+        remedy=f'run: {command}, or open it with absent="exclude"',
     )
 
 

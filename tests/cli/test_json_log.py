@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hsstore.errors import StorageFailed
 from hsstore_cli.json_log import JsonLog
 
 
@@ -36,15 +37,12 @@ def test_a_dash_is_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().err)["text"] == "here"
 
 
-def test_a_log_that_cannot_be_opened_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with JsonLog(str(tmp_path / "no" / "log")) as log:
-        log.note("a")
-        log.note("b")
-    assert capsys.readouterr().err == (
-        f"{tmp_path}/no/log: No such file or directory; going on without the log\n"
-    )
+def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageFailed, match=r"no/log: .* No such file .*; give --log-json another"),
+        JsonLog(str(tmp_path / "no" / "log")),
+    ):
+        pass
 
 
 def test_a_log_on_a_full_disk_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -803,6 +803,36 @@ def test_a_sample_beyond_the_whole_spool_is_told(tmp_path: Path) -> None:
             next(given)
 
 
+def test_what_no_server_takes_is_foreseen(tmp_path: Path) -> None:
+    launch = Launch(info={"hello": {"spool_bytes": 35 * SPOOLED.geometry.row_bytes}})
+    with FakeSGLang(SPOOLED, spool=tmp_path, launch=launch) as server, opened(server) as source:
+        assert source.foresee([]) is None
+        assert source.foresee([3, 31]) is None
+        told = source.foresee([10_000, 3, 20_000])
+        assert told is not None
+        assert told.startswith("2 samples have more than the ")
+        with pytest.raises(SourceUnavailable, match=r"a sample of 32 tokens .*, 31 at most"):
+            source.foresee([3, 32, 20_000])
+
+
+def test_a_file_that_a_server_writes_late_is_removed_too(tmp_path: Path) -> None:
+    def hang(ids: Sequence[int], _times: int) -> Fault | None:
+        return "hang" if len(ids) == 9 else None
+
+    with FakeSGLang(SPOOLED, fault=hang, spool=tmp_path) as server:
+        source = opened(server)
+        given = source.states(requests([5, 9]))
+        next(given)
+        until(lambda: len(server.asked) == 3)
+        given.close()
+        (late,) = (body["rid"] for body in server.asked if len(body["input_ids"]) == 9)
+        writing = threading.Timer(0.5, (tmp_path / late).write_bytes, [b"late"])
+        writing.start()
+        source.close()
+        writing.join()
+    assert not list(tmp_path.glob("hsstore-*"))
+
+
 def test_a_spool_that_stays_full_is_told_and_ends_the_run(tmp_path: Path) -> None:
     options = dataclasses.replace(QUICK, max_wait_seconds=1.0)
     told: list[str] = []

@@ -1,10 +1,14 @@
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 
+from hsstore.capture.hello import HelloFile
+from hsstore.capture.recorder import first_hello
 from hsstore.capture.spool_format import DTYPES, ERROR, STATES, Segment, encode_header, rid
 from hsstore.errors import SourceUnavailable
 from hsstore.extraction.sglang.outcome import AttemptEnded, AttemptFailed, Busy, Discarded
@@ -156,3 +160,18 @@ def test_a_folder_that_may_not_be_written_to_is_refused(
     monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)  # root may always
     with pytest.raises(SourceUnavailable, match="removed"):
         Spool(tmp_path)
+
+
+def test_the_hello_of_a_server_that_is_gone_is_passed_over(spool: Spool) -> None:
+    file = HelloFile(spool.path)
+    alive = replace(
+        first_hello(BOOT, "0.5.23", "0.1.0"), layers=(1, "final"), dtype="float32", norm="post"
+    )
+    file.publish(alive)
+    assert [hello.boot for hello in spool.hellos()] == [BOOT]
+    document = json.loads(file.path.read_bytes())  # type: ignore[union-attr]
+    # A name of ours and no lock: its process is gone. One on another host cannot be judged.
+    for boot, host in ((OTHER, document["host"]), ("ef" * 16, "elsewhere")):
+        left = json.dumps(document | {"boot": boot, "host": host})
+        (spool.path / f"hello.{boot}.0.json").write_text(left)
+    assert [hello.boot for hello in spool.hellos()] == [BOOT, "ef" * 16]

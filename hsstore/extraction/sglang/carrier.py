@@ -74,8 +74,12 @@ class Carrier(Protocol):
         """Remove what is kept for a request."""
         ...
 
-    def close(self, run: str) -> None:
-        """Remove what is left of a client's run."""
+    def clear(self, run: str) -> int:
+        """Remove what is left of a client's run; how many files that were."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held."""
         ...
 
 
@@ -113,8 +117,12 @@ class JsonCarrier:
     def forget(self, rid: str) -> None:
         """Nothing is kept."""
 
-    def close(self, run: str) -> None:
+    def clear(self, run: str) -> int:  # noqa: ARG002 - the protocol's signature
         """Nothing is left."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class SpoolCarrier:
@@ -217,9 +225,12 @@ class SpoolCarrier:
         """Remove the request's file."""
         self._spool.remove(rid)
 
-    def close(self, run: str) -> None:
-        """Remove the run's files and let go of the folder."""
-        self._spool.remove_run(run)
+    def clear(self, run: str) -> int:
+        """Remove the run's files."""
+        return self._spool.remove_run(run)
+
+    def close(self) -> None:
+        """Let go of the folder."""
         self._spool.close()
 
     def _fits(self, hello: Hello) -> bool:

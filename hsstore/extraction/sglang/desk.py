@@ -186,8 +186,9 @@ class Desk:
         left = [lane.server for lane in self.lanes if lane.server.refused is None]
         if not left or any(server.takes(tokens) for server in left):
             return None
+        room = max(server.most_tokens for server in left)
         return SourceUnavailable(
-            f"no server takes a sample of {tokens} tokens as it was launched",
+            f"no server takes a sample of {tokens} tokens as it was launched, {room} at most",
             remedy=f"{SERVER_FLAGS}, with a larger spool ({SPOOL_BYTES}) or context, then run the "
             "same command to go on",
         )

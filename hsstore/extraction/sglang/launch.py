@@ -178,7 +178,7 @@ def _remarks(release: str, spool: Path | None) -> Iterator[str]:
     if spool is None:
         yield "add no --skip-server-warmup or --pp-size; prompts must not be cut into chunks"
     else:
-        yield "hsstore must be installed beside SGLang: pip install --no-deps hsstore"
+        yield "hsstore must be installed beside SGLang: pip install --no-deps PATH_OF_ITS_CHECKOUT"
         yield "server and client must see the spool folder under paths of their own; tmpfs is best"
 
 

@@ -169,10 +169,15 @@ class Server:
 
     def takes(self, tokens: int) -> bool:
         """Whether that launch, and its spool, can take a prompt of so many tokens."""
-        if self.refused is not None or tokens > self.longest_prompt:
-            return False
+        return self.refused is None and tokens <= self.most_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest prompt that the launch takes and its spool has room for."""
         boot = self.boot
-        return boot is None or tokens <= self.terms.carrier.most_tokens([boot])
+        if boot is None:
+            return self.longest_prompt
+        return min(self.longest_prompt, self.terms.carrier.most_tokens([boot]))
 
     async def abort_all(self) -> None:
         """Have it compute nothing further that it was asked."""

@@ -5,6 +5,7 @@ import queue
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ REQUEST_SECONDS = 600.0
 MAX_WAIT_SECONDS = 600.0
 MAX_ATTEMPTS = 3
 WAITING_SECONDS = 1.0
+# For how long files of what was given up may still come; none for the second time was the last.
+LATE_SECONDS, QUIET_SECONDS, POLL_SECONDS = 10.0, 1.0, 0.1
 
 Result = TypeVar("Result")
 
@@ -101,7 +104,7 @@ class SGLangSource:
         self._held: dict[int, tuple[str, int]] = {}  # sample: its rid and tokens, until settled
         self._held_tokens = 0
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._closed = False
+        self._closed = self._abandoned = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="hsstore-sglang", daemon=True)
         self._thread.start()
@@ -131,6 +134,22 @@ class SGLangSource:
         """The model's identity as far as the first server tells it, and how it computes."""
         return self._origin
 
+    def foresee(self, lengths: Sequence[int]) -> str | None:
+        """What will become of samples of so many tokens, by the servers as they are launched now.
+
+        None where they take them all, else a line about those that will fail as ``too-long``.
+        Raises SourceUnavailable where only the spool is too small for one.
+        """
+        taken = [tokens for tokens in lengths if tokens <= self._longest]
+        if taken and (untaken := self._desk.untaken(max(taken))) is not None:
+            raise untaken
+        if len(taken) == len(lengths):
+            return None
+        return (
+            f"{len(lengths) - len(taken)} samples have more than the {self._longest} tokens that "
+            "the servers take (SGLang: a few less than the model's context), and will be absent"
+        )
+
     def states(self, requests: Iterable[Request]) -> Generator[Extracted | Failed | Waiting]:
         """The answers in the order in which they come.
 
@@ -149,6 +168,7 @@ class SGLangSource:
                 yield from self._next(flow)
         finally:
             if flow.jobs and not self._closed:
+                self._abandoned = True
                 self._do(self._desk.abandon())
 
     def settled(self, samples: Iterable[int]) -> None:
@@ -163,10 +183,24 @@ class SGLangSource:
         if self._closed:
             return
         self._closed = True
+        self._abandoned = self._abandoned or any(server.rids for server in self._servers)
         self._do(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._carrier.close(self._numbers.run)
+        self._clear_spool()
+        self._carrier.close()
+
+    def _clear_spool(self) -> None:
+        """Remove the run's files, those too that servers still write of what was given up."""
+        self._carrier.clear(self._numbers.run)
+        if not self._abandoned or self._carrier.transport != "spool":
+            return
+        end = time.monotonic() + LATE_SECONDS
+        quiet = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < min(quiet, end):
+            time.sleep(POLL_SECONDS)
+            if self._carrier.clear(self._numbers.run):
+                quiet = time.monotonic() + QUIET_SECONDS
 
     # -- the consumer's thread -----------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,7 +78,7 @@ class Spool:
             )
 
     def hellos(self) -> list[Hello]:
-        """The hellos in the folder; a file that is none is passed over."""
+        """The hellos of servers that may be alive; a file that is none is passed over."""
         self._follow()
         self.unreadable = False
         names = sorted(filter(HELLO.fullmatch, self._names()))
@@ -105,12 +107,13 @@ class Spool:
         with contextlib.suppress(OSError):
             os.unlink(rid, dir_fd=self._folder)
 
-    def remove_run(self, run: str) -> None:
-        """Remove all that is left of a client's run."""
+    def remove_run(self, run: str) -> int:
+        """Remove all that is left of a client's run; how many files that were."""
         prefix = spool_format.rid(run, 0)[:-8]
-        for name in self._names():
-            if name.startswith(prefix):
-                self.remove(name)
+        left = [name for name in self._names() if name.startswith(prefix)]
+        for name in left:
+            self.remove(name)
+        return len(left)
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -139,11 +142,23 @@ class Spool:
                 return None
             try:
                 found = orjson.loads(os.read(fd, HELLO_BYTES))
+                ours = found["format"] == spool_format.FORMAT and found["kind"] == "hsstore-spool"
+                if ours and not _is_left_behind(fd, found.get("host")):
+                    return _hello(found)
             finally:
                 os.close(fd)
-            if found["format"] == spool_format.FORMAT and found["kind"] == "hsstore-spool":
-                return _hello(found)
         return None
+
+
+def _is_left_behind(fd: int, host: object) -> bool:
+    """Whether a hello's server is gone for certain: it locks the file as long as it lives."""
+    if host != socket.gethostname():
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _hello(found: dict[str, Any]) -> Hello:
