@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hsstore.errors import OUT_OF_SPACE, HsstoreError, OutOfSpace
+from hsstore.errors import OUT_OF_SPACE, HsstoreError, MalformedInput, OutOfSpace
 from hsstore.model import commands
+from hsstore.model.assessment import parse_size
 from hsstore_cli import exit_codes, render
 from hsstore_cli.json_log import JsonLog
 from hsstore_cli.options import Command, json_option, shards_option, store_argument
@@ -20,10 +21,22 @@ from hsstore_cli.source_option import SourceOptions, open_source, source_options
 
 if TYPE_CHECKING:
     from hsstore.extraction.account import Account, ExtractionSummary
+    from hsstore.extraction.room import SpacePolicy
     from hsstore.model.progress import Progress
     from hsstore.model.source import HiddenStateSource
     from hsstore.storage.status import StoreStatus
     from hsstore.storage.store import Store
+
+
+def _size(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    typed: str | None,
+) -> int | None:
+    try:
+        return None if typed is None else parse_size(typed)
+    except MalformedInput as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
@@ -59,6 +72,13 @@ if TYPE_CHECKING:
     help="Stop in good order after this time.",
 )
 @click.option(
+    "--min-free",
+    metavar="SIZE",
+    callback=_size,
+    help="Leave so much of the disk free, 10GB or 10GiB say: before it is less, pause until there "
+    "is more, at most for --max-wait.  [default: 1 % of the disk, at most 1 GiB]",
+)
+@click.option(
     "--log-json",
     metavar="FILE",
     help="Append what happens to FILE, a JSON object a line; - is stderr, in place of progress.",
@@ -72,6 +92,7 @@ def command(
     shards: range | None,
     order: str,
     max_duration: float | None,
+    min_free: int | None,
     log_json: str | None,
     *,
     as_json: bool,
@@ -88,7 +109,7 @@ def command(
     opened = Store.open(store)
     check_range(shards, opened)
     deadline = time.monotonic() + max_duration if max_duration else float("inf")
-    run = _Run(opened, shards, order, deadline)
+    run = _Run(opened, shards, order, space_policy(min_free, options.max_wait), deadline)
     options.require()
     try:
         with watching(log_json) as progress:
@@ -98,6 +119,14 @@ def command(
         run.show(store, as_json=as_json, error=error)
         raise
     ctx.exit(run.show(store, as_json=as_json))
+
+
+def space_policy(min_free: int | None, max_wait: float | None) -> "SpacePolicy":
+    """How an extraction treats a disk that fills up, as it was typed; sizes in bytes."""
+    from hsstore.extraction.room import SpacePolicy  # noqa: PLC0415 - numpy, as above
+
+    waiting = {} if max_wait is None else {"max_wait_seconds": max_wait}
+    return SpacePolicy(min_free_bytes=min_free, **waiting)
 
 
 def check_range(shards: range | None, store: "Store") -> None:
@@ -123,11 +152,19 @@ def watching(log_json: str | None) -> Iterator["Progress"]:
 class _Run:
     """One extraction as the command was typed; ``summary`` is there however it ended."""
 
-    def __init__(self, store: "Store", shards: range | None, order: str, deadline: float) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        shards: range | None,
+        order: str,
+        space: "SpacePolicy",
+        deadline: float,
+    ) -> None:
         self.summary: ExtractionSummary | None = None
         self._store = store
         self._shards = shards
         self._order = order
+        self._space = space
         self._deadline = deadline
 
     def extract(self, opener: Callable[[], "HiddenStateSource"], progress: "Progress") -> None:
@@ -162,6 +199,7 @@ class _Run:
                 source,
                 shards=self._shards,
                 order=self._order,
+                space=self._space,
                 progress=progress,
                 stop=lambda: stopped() or time.monotonic() >= self._deadline,
             )

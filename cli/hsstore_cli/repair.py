@@ -71,6 +71,7 @@ def command(
     quarantine/ first, and what was touched is checked again at the end. With --json, the steps are
     JSON lines, then what remains, then a summary.
     """
+    options.refuse_without_servers("max_wait")
     # Reading a store costs numpy, which the help does not need.
     from hsstore.integrity.repair import repair  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415

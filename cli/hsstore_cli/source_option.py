@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hsstore.storage.store import Store
 
 ACCEPTED = "transformers:PATH, where PATH is a model folder or a GGUF file"
-SERVERS_ONLY = ("spool", "concurrency", "max_attempts", "max_wait", "reference")
+SERVERS_ONLY = ("spool", "concurrency", "max_attempts", "reference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,11 @@ class SourceOptions:
             source_place(self.source)
             if self.servers:
                 raise click.UsageError("--source and --server exclude each other.")
-        for name in SERVERS_ONLY:
+        self.refuse_without_servers(*SERVERS_ONLY)
+
+    def refuse_without_servers(self, *names: str) -> None:
+        """click.UsageError where one of these options was typed and no server was."""
+        for name in names:
             if getattr(self, name) is not None and not self.servers:
                 raise click.UsageError(f"{_typed(name)} is for a --server.")
 
@@ -216,7 +220,8 @@ OPTIONS = (
         type=click.FloatRange(min=0, min_open=True),
         callback=_finite,
         metavar="SECONDS",
-        help="How long to wait while no server can be reached.  [default: 600]",
+        help="How long to wait while nothing can go on: while no server can be reached, say.  "
+        "[default: 600]",
     ),
     click.option(
         "--reference",

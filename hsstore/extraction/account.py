@@ -115,12 +115,14 @@ class Ledger:
     def rolled_forward(self, shard: int, marker: Marker) -> None:
         """A shard that an earlier run had filled is committed now."""
         self._done.add(shard)
+        self._open.pop(shard, None)
         self._rolled_forward.resumed += marker.samples
         self._rolled_forward.absent_before += marker.absent
 
     def committed_by_another(self, shard: int, found: tuple[ShardVersion, bool]) -> None:
         """A shard turned out to be committed when its turn came; as in ``committed_before``."""
         self.committed_before[shard] = found
+        self._open.pop(shard, None)
 
     def held_by_another(self, shard: int) -> None:
         """Another writer has a shard; what this run staged for it does not count."""

@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from functools import cached_property
 
@@ -11,6 +12,8 @@ from hsstore.extraction.account import Account, ExtractionSummary, Ledger
 from hsstore.extraction.open_shard import OpenShard, take
 from hsstore.extraction.order import ORDERS, in_order
 from hsstore.extraction.pace import Pace, Stopwatch
+from hsstore.extraction.room import Room, SpacePolicy
+from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Request, Waiting
@@ -36,18 +39,22 @@ def extract(
     *,
     shards: range | None = None,
     order: str = "dataset",
+    space: SpacePolicy | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ExtractionSummary:
     """Compute and commit the missing shards of a store, or of a range of its shards.
 
     Resumes what earlier runs journalled. ``order`` is a name of ``hsstore.extraction.order``.
+    With ``space``, a disk that fills up is waited for; without, it raises what the disk says.
     ``stop`` is asked between samples; once true, nothing more is asked for, what is on its way is
     still staged, and the summary says so. Raises MalformedInput for an unknown order,
-    IdentityMismatch where the source is another than the store's, SourceError, OSError; nothing
-    that was journalled is lost then.
+    IdentityMismatch where the source is another than the store's, SourceError, OutOfSpace, OSError;
+    nothing that was journalled is lost then.
     """
-    extraction = Extraction(store, source, shards=shards, order=order, progress=progress, stop=stop)
+    extraction = Extraction(
+        store, source, shards=shards, order=order, space=space, progress=progress, stop=stop
+    )
     extraction.run()
     return extraction.summary()
 
@@ -73,7 +80,9 @@ class Extraction:
     An unknown ``order`` raises MalformedInput.
 
     The source is asked for the samples of one shard after the other without a pause in between:
-    answers may come in any order, and a shard is committed once all of its own are there.
+    answers may come in any order, and a shard is committed once all of its own are there. Where the
+    disk has no room for more, nothing more is asked for; what is on its way is staged, and the
+    asking begins again once there is room.
     """
 
     def __init__(
@@ -83,6 +92,7 @@ class Extraction:
         *,
         shards: range | None = None,
         order: str = "dataset",
+        space: SpacePolicy | None = None,
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -97,7 +107,11 @@ class Extraction:
         self._progress = progress or Silent()
         self._stop = stop
         self._stopped = False
+        self._todo: deque[int] = deque()
         self._open: dict[int, OpenShard] = {}
+        self._let_go: dict[int, OpenShard] = {}
+        self._room = Room(store, space, self._progress)
+        self._short = False
         self._failure: HsstoreError | OSError | None = None
         self._verified_at = time.monotonic()
         self._origin = source.origin()
@@ -115,7 +129,7 @@ class Extraction:
         self._provenance.refuse_contradiction([self._origin])
         self._begin()
         try:
-            with self._closing():
+            with self._room.prepared(), self._closing():
                 self._fill()
         except SourceError as error:
             # What ended the requests came first, and may be why the source gave up.
@@ -158,13 +172,18 @@ class Extraction:
         total = sum(map(self._tokens, self._wanted))
         done = sum(self._tokens(s) for s in self._wanted if s in self._ledger.committed_before)
         self._pace.tokens_left = total - done
+        self._todo.extend(s for s in self._wanted if s not in self._ledger.committed_before)
         self._progress.start(total, done, "tok")
 
     def _requests(self) -> Iterator[Request]:
-        """What is to be computed. An error ends the asking; what is on its way is still staged."""
+        """What is to be computed, as long as there is room for it.
+
+        An error ends the asking; what is on its way is still staged.
+        """
         try:
             for shard, request in in_order(self._shards(), self._order):
-                if self._stopping():
+                self._short = self._short or not self._room.has(0)
+                if self._short or self._stopping():
                     return
                 if shard.shard in self._open:
                     yield request
@@ -172,44 +191,78 @@ class Extraction:
             self._failure = error
 
     def _shards(self) -> Iterator[OpenShard]:
-        """The shards that lack something, each claimed and opened when its turn comes."""
-        for number in self._wanted:
-            if number in self._ledger.committed_before:
-                continue
-            if self._stopping():
+        """The shards that lack something and fit: those that are open, then one after the other."""
+        for shard in list(self._open.values()):
+            if not self._fits(shard):
                 return
-            with self._watch.on("disk"):
-                shard = self._take(number)
-            if shard is not None:
-                yield shard
+            yield shard
+        while self._todo and not self._stopping():
+            number = self._todo.popleft()
+            with self._setting_back(number), self._watch.on("disk"):
+                self._take(number)
+            opened = self._open.get(number)
+            if self._short or (opened is not None and not self._fits(opened)):
+                return
+            if opened is not None:
+                yield opened
 
-    def _take(self, number: int) -> OpenShard | None:
+    def _fits(self, shard: OpenShard) -> bool:
+        if not self._room.waits:
+            return True
+        try:
+            self._short = not shard.make_room(self._room.has)
+        except OSError as error:
+            if not self._room.may_wait_for(error):
+                raise
+            self._let_go_of_stuck()
+            self._short = True
+        return not self._short
+
+    def _take(self, number: int) -> None:
+        """Open a shard, unless another writer has it, or all that it lacked was its marker."""
+        earlier = self._let_go.get(number)
+        counted = earlier.tokens_settled() if earlier else 0
         try:
             taken = take(self._store, number, self._origin)
         except ClaimedByAnother as error:
-            self._pass_over(number, self._tokens(number), error)
-            return None
+            self._forget(number, ())
+            self._pass_over(number, self._tokens(number) - counted, error)
+            return
+        self._found(-counted)
         if isinstance(taken, OpenShard):
-            return self._opened(taken)
+            self._opened(taken)
+            return
         if isinstance(taken, Marker):
             self._ledger.rolled_forward(number, taken)
             self._progress.note(f"shard {number} was whole but unmarked: committed")
             self._tell_committed(taken)
+            self._room.moved()
+        elif earlier is not None and self._is_own(taken, earlier):
+            # What the disk refused came after the marker: this makes that durable, and tidies up.
+            clear_leftovers(self._store, self._progress)
+            self._ledger.committed(earlier)
+            self._room.moved()
         else:
             self._ledger.committed_by_another(number, taken)
         self._found(self._tokens(number))
-        return None
+        self._forget(number, ())
 
-    def _opened(self, shard: OpenShard) -> OpenShard | None:
+    def _is_own(self, committed: tuple[ShardVersion, bool], earlier: OpenShard) -> bool:
+        version, absent = committed
+        marker = self._store.read_marker(version, absent=absent)
+        return marker.writer == earlier.writer.writer
+
+    def _opened(self, shard: OpenShard) -> None:
+        earlier = self._let_go.get(shard.shard)
+        if earlier is not None:
+            shard.succeed(earlier)
+        self._forget(shard.shard, shard.writer.journal.settled())
         self._open[shard.shard] = shard
         self._ledger.opened(shard)
-        extent = self._store.samples.extent
-        self._found(sum(extent(s).rows for s in shard.writer.journal.settled()))
-        if shard.unsettled:
-            return shard
-        with self._passing_over(shard):
-            self._commit(shard)
-        return None
+        self._found(shard.tokens_settled())
+        if not shard.unsettled:
+            with self._passing_over(shard):
+                self._commit(shard)
 
     def _found(self, tokens: int) -> None:
         self._pace.tokens_left -= tokens
@@ -222,6 +275,16 @@ class Extraction:
     # -- staging -------------------------------------------------------------------------------
 
     def _fill(self) -> None:
+        """Ask and stage until nothing is left; where room was short, wait for it and ask again."""
+        while True:
+            self._ask()
+            if self._failure or self._stopped or not (self._open or self._todo):
+                return
+            if self._short:
+                self._short = False
+                self._wait_for_room()
+
+    def _ask(self) -> None:
         for event in self._watch.timed(answered(self._requests(), self._source), "source"):
             if isinstance(event, Waiting):
                 self._wait(event)
@@ -233,23 +296,99 @@ class Extraction:
             self._verify_claims()
             self._show_figures()
 
+    def _wait_for_room(self) -> None:
+        with self._watch.on("disk"):
+            self._journal_all()
+            self._room.wait(self._stopping, self._tick)
+
+    def _tick(self, detail: str) -> None:
+        self._waits.waiting(Waiting(detail))
+        self._verify_claims()
+        self._show_figures()
+
     def _wait(self, waiting: Waiting) -> None:
         self._waits.waiting(waiting)
         with self._watch.on("disk"):
-            self._durability.sync(self._writers())
+            self._journal_all()
 
     def _settle(self, request: Request, answer: Extracted | Failed) -> None:
-        shard = self._open.get(self._store.samples.extent(request.sample).shard)
-        if shard is None:
-            self._durability.drop([request.sample])
-            return
+        """Stage an answer; one that the disk has no room for is held until it has."""
+        number = self._store.samples.extent(request.sample).shard
+        while (shard := self._open.get(number)) and request.sample in shard.unsettled:
+            try:
+                self._stage(shard, request, answer)
+            except OSError as error:
+                if not self._room.may_wait_for(error):
+                    raise
+                self._regain()
+            else:
+                return
+        # Another writer has the shard, or the sample was journalled before the disk refused more.
+        self._durability.drop([request.sample])
+
+    def _stage(self, shard: OpenShard, request: Request, answer: Extracted | Failed) -> None:
         with self._watch.on("disk"), self._passing_over(shard):
             staged = self._stager.stage(shard.writer, request, answer)
-            shard.settle(request, staged)
+            shard.settle(request.sample)
             self._count(request, staged)
             self._durability.staged(request.sample, self._writers())
             if not shard.unsettled:
                 self._commit(shard)
+            if self._durability.advanced():
+                self._room.moved()
+
+    # -- a full disk ---------------------------------------------------------------------------
+
+    def _regain(self) -> None:
+        """Wait for room, and open again what the disk refused to go on with."""
+        self._let_go_of_stuck()
+        while self._let_go and not self._stopping():
+            self._short = False
+            self._wait_for_room()
+            for number in list(self._let_go):
+                self._todo.remove(number)
+                with self._setting_back(number), self._watch.on("disk"):
+                    self._take(number)
+                if self._short:
+                    break
+
+    def _let_go_of_stuck(self) -> None:
+        """Close the shards that were refused something; what is journalled stays theirs."""
+        self._room.refused()
+        stuck = [s for s in self._open.values() if s.writer.broken or not s.unsettled]
+        for shard in stuck:
+            self._let_go[shard.shard] = self._open.pop(shard.shard)
+            self._todo.appendleft(shard.shard)
+            with contextlib.suppress(OSError):
+                shard.close()
+            self._durability.tell([shard.writer])
+
+    @contextlib.contextmanager
+    def _setting_back(self, number: int) -> Iterator[None]:
+        """Leave a shard that there was no room to open for later."""
+        try:
+            yield
+        except (HsstoreError, OSError) as error:
+            if number not in self._open:
+                self._todo.appendleft(number)
+            if not self._room.may_wait_for(error):
+                raise
+            self._let_go_of_stuck()
+            self._short = True
+
+    def _journal_all(self) -> None:
+        try:
+            self._durability.sync(self._writers())
+        except OSError as error:
+            if not self._room.may_wait_for(error):
+                raise
+            self._let_go_of_stuck()
+
+    def _forget(self, number: int, kept: Collection[int]) -> None:
+        """Of a shard that was let go, all but ``kept`` is computed again, or by others."""
+        earlier = self._let_go.pop(number, None)
+        if earlier is not None:
+            self._durability.forget(set(earlier.samples).difference(kept))
 
     def _count(self, request: Request, staged: Extracted | Failed) -> None:
         tokens = len(request.input_ids)
@@ -272,6 +411,7 @@ class Extraction:
 
     def _commit(self, shard: OpenShard) -> None:
         marker = shard.commit(self._provenance)
+        self._room.moved()
         del self._open[shard.shard]
         self._durability.tell([shard.writer])
         self._ledger.committed(shard)

@@ -1,12 +1,13 @@
 """One shard between its claim and its commit."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from hsstore.model.footprint import companion_bytes
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
-from hsstore.model.source import Extracted, Failed, Origin, Request
+from hsstore.model.source import Origin, Request
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit_new
 from hsstore.storage.provenance import Provenance, refuse_other_origin
@@ -17,11 +18,7 @@ from hsstore.storage.writer import ShardWriter
 
 
 class OpenShard:
-    """A claimed shard whose staging folder is open, until it is committed or closed.
-
-    ``resumed`` and ``absent_before`` count what earlier runs had journalled, stored and failed;
-    ``extracted``, ``failed`` and ``tokens`` what this one staged.
-    """
+    """A claimed shard whose staging folder is open, until it is committed or closed."""
 
     def __init__(
         self, store: Store, claim: Claim, writer: ShardWriter, claim_held: ExitStack,
@@ -31,9 +28,8 @@ class OpenShard:
         self.writer = writer
         self.samples = store.samples.shard_samples(claim.shard)
         self.unsettled = set(self.samples) - writer.journal.settled()
-        self.resumed = len(writer.journal.samples)
-        self.absent_before = len(writer.journal.failures)
-        self.extracted = self.failed = self.tokens = 0
+        self._own: set[int] = set()
+        self._has_room = False
         self._store = store
         self._claim = claim
         self._claim_held = claim_held
@@ -50,14 +46,60 @@ class OpenShard:
             asked.append(Request(sample, key, ids))
         return asked
 
-    def settle(self, request: Request, staged: Extracted | Failed) -> None:
-        """Count what was staged."""
-        self.unsettled.discard(request.sample)
-        if isinstance(staged, Extracted):
-            self.extracted += 1
-            self.tokens += len(request.input_ids)
-        else:
-            self.failed += 1
+    def settle(self, sample: int) -> None:
+        """Remember what this run staged."""
+        self.unsettled.discard(sample)
+        self._own.add(sample)
+
+    def succeed(self, earlier: "OpenShard") -> None:
+        """Count as this run's what it had staged when it had the same shard open ``earlier``."""
+        self._own = earlier._own & self.writer.journal.settled()  # noqa: SLF001 - of its own kind
+
+    @property
+    def extracted(self) -> int:
+        """Samples that this run stored."""
+        return len(self.writer.journal.samples.keys() & self._own)
+
+    @property
+    def failed(self) -> int:
+        """Samples that failed in this run."""
+        return len(self.writer.journal.failures.keys() & self._own)
+
+    @property
+    def resumed(self) -> int:
+        """Samples that earlier runs stored."""
+        return len(self.writer.journal.samples.keys() - self._own)
+
+    @property
+    def absent_before(self) -> int:
+        """Samples that failed in earlier runs."""
+        return len(self.writer.journal.failures.keys() - self._own)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the samples that this run stored."""
+        stored = self.writer.journal.samples
+        return sum(stored[sample].rows for sample in stored.keys() & self._own)
+
+    def tokens_settled(self) -> int:
+        """Tokens of all samples that are stored or have failed."""
+        extent = self._store.samples.extent
+        return sum(extent(sample).rows for sample in self.samples if sample not in self.unsettled)
+
+    def make_room(self, has: Callable[[int], bool]) -> bool:
+        """Reserve the space for all that is unsettled, once ``has`` says that there is enough.
+
+        Raises OSError where the filesystem refuses.
+        """
+        if not self._has_room:
+            geometry, extent = self._store.identity.geometry, self._store.samples.extent
+            lacking = [extent(sample) for sample in sorted(self.unsettled)]
+            beside = companion_bytes([extent(sample) for sample in self.samples], geometry)
+            if not has(sum(each.rows for each in lacking) * geometry.row_bytes + beside):
+                return False
+            self.writer.reserve(lacking)
+            self._has_room = True
+        return True
 
     def verify_claim(self) -> None:
         """ClaimedByAnother where another writer took over."""

@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 IDENTITY = "hsstore.json"
+BALLAST = "ballast"
 ZARR = "states.zarr"
 PLAN, MANIFEST, COMMIT, INTENT = "plan", "manifest", "commit", "intent"
 CLAIM, STAGE, QUARANTINE, WAIVER = "claim", "stage", "quarantine", "waiver"

@@ -17,6 +17,7 @@ class Durability:
     def __init__(self, source: HiddenStateSource) -> None:
         self._source = source
         self._untold: set[int] = set()
+        self._advanced = False
 
     def staged(self, sample: int, writers: Collection[ShardWriter]) -> None:
         """Sync what is due now that one more answer is staged in one of ``writers``."""
@@ -39,7 +40,14 @@ class Durability:
 
     def tell(self, writers: Iterable[ShardWriter]) -> None:
         """Tell the source what its writers have made durable meanwhile."""
-        self._settle(sample for writer in writers for sample in writer.take_durable())
+        durable = [sample for writer in writers for sample in writer.take_durable()]
+        self._advanced = self._advanced or bool(durable)
+        self._settle(durable)
+
+    def advanced(self) -> bool:
+        """Whether anything became durable since this was last asked."""
+        advanced, self._advanced = self._advanced, False
+        return advanced
 
     def drop(self, samples: Iterable[int]) -> None:
         """Answers that will not be stored here: another writer does, or they come too late."""

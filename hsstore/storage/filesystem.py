@@ -5,6 +5,8 @@ Filesystem of its own to script faults.
 """
 
 import contextlib
+import ctypes
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -12,6 +14,12 @@ from pathlib import Path
 
 # An array's memory is its ``.data``.
 Buffer = bytes | bytearray | memoryview
+
+# fallocate(2), of which Python has only the form that writes zeros where it must.
+_FALLOCATE = ctypes.CDLL(None, use_errno=True).fallocate
+_FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+KEEP_SIZE, PUNCH_HOLE = 1, 2
+NO_RESERVATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Filesystem:
@@ -108,6 +116,28 @@ class Filesystem:
         """Set a file's size; bytes added are a hole."""
         with _named(path):
             os.ftruncate(fd, size)
+
+    def reserve(self, fd: int, offset: int, length: int, path: Path) -> bool:
+        """Take the blocks of a range before it is written; size and bytes stay as they are.
+
+        False where the filesystem cannot. One that has no room may keep a part of the blocks.
+        """
+        try:
+            self._allocate(fd, KEEP_SIZE, offset, length, path)
+        except OSError as error:
+            if error.errno in NO_RESERVATION:
+                return False
+            raise
+        return True
+
+    def make_hole(self, fd: int, offset: int, length: int, path: Path) -> None:
+        """Give the blocks of a range back: it reads as zeros, and the size stays."""
+        self._allocate(fd, KEEP_SIZE | PUNCH_HOLE, offset, length, path)
+
+    def _allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> None:
+        if _FALLOCATE(fd, mode, offset, length):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
 
     def size(self, fd: int) -> int:
         """The size of an open file in bytes."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import AbsentSample, Chunk, Manifest, Statistics, StoredSample
 from hsstore.model.marker import Marker
 from hsstore.model.source import Failed, Origin
-from hsstore.storage import codec, digest
+from hsstore.storage import ballast, codec, digest
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.journal import Journal, failure_line, header_line, read_journal, sample_line
 from hsstore.storage.shard_file import encode_index
@@ -68,6 +69,7 @@ class ShardWriter:
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.journal = Journal()
         self._lines: list[bytes] = []
+        self._reserved: dict[int, tuple[int, int]] = {}
         self._unsynced: list[int] = []
         self._durable: list[int] = []
         self._unsynced_bytes = 0
@@ -119,6 +121,38 @@ class ShardWriter:
             padding = -end % geometry.chunk_rows * geometry.row_bytes
             with self._writing():
                 self._write(bytes(padding), end * geometry.row_bytes)
+
+    def reserve(self, extents: Iterable[Extent]) -> None:
+        """Take the disk space of samples to come, where codec and filesystem allow that.
+
+        Padding stays a hole. Raises OSError where there is not enough; nothing is kept then.
+        """
+        if self._identity.codec != "none":
+            return
+        try:
+            for extent in extents:
+                span = (
+                    extent.first_row * self._geometry.row_bytes,
+                    extent.rows * self._geometry.row_bytes,
+                )
+                self._reserved[extent.sample] = span
+                if not self._filesystem.reserve(self._data, *span, self._data_path):
+                    self._reserved.clear()
+                    return
+        except OSError:
+            self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        """Free what was reserved and not used."""
+        if not self._reserved:
+            return
+        for offset, length in self._reserved.values():
+            self._filesystem.make_hole(self._data, offset, length, self._data_path)
+        self._reserved.clear()
+        # Beyond the end of a file, cutting it there frees blocks, and making a hole does not.
+        size = self._filesystem.size(self._data)
+        self._filesystem.truncate(self._data, size, self._data_path)
 
     # -- adding ----------------------------------------------------------------------------------
 
@@ -240,6 +274,7 @@ class ShardWriter:
             if error.errno in OUT_OF_SPACE:
                 self._end = whole
                 self._filesystem.truncate(self._data, whole, self._data_path)
+                self._release_ballast()
                 self.sync()
             self._broken = True
             raise
@@ -248,6 +283,7 @@ class ShardWriter:
         self.journal.samples[sample.sample] = sample
         self.journal.chunks[sample.sample] = chunks
         self.journal.failures.pop(sample.sample, None)
+        self._reserved.pop(sample.sample, None)
         self._lines.append(sample_line(sample, chunks))
         self._unsynced.append(sample.sample)
         self.sync_when_due()
@@ -264,6 +300,11 @@ class ShardWriter:
         return len(self.journal.origins) - 1
 
     # -- durability --------------------------------------------------------------------------------
+
+    @property
+    def broken(self) -> bool:
+        """Whether an operation failed after which this writer may only be closed."""
+        return self._broken
 
     @property
     def unsynced_bytes(self) -> int:
@@ -290,7 +331,7 @@ class ShardWriter:
         )
         self._filesystem.sync_data(self._data, self._data_path)
         lines = b"".join(self._lines)
-        self._filesystem.write_at(self._journal, lines, self._journal_end, self._journal_path)
+        self._append(lines)
         self._filesystem.sync_data(self._journal, self._journal_path)
         self._broken = False
         self._journal_end += len(lines)
@@ -299,6 +340,19 @@ class ShardWriter:
         self._unsynced.clear()
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
+
+    def _append(self, lines: bytes) -> None:
+        """Write to the journal; on a full disk in the place of the ballast."""
+        write = partial(self._filesystem.write_at, self._journal, lines, self._journal_end)
+        try:
+            write(self._journal_path)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE or not self._release_ballast():
+                raise
+            write(self._journal_path)
+
+    def _release_ballast(self) -> bool:
+        return ballast.release(self._filesystem, self.folder.parents[1])
 
     def finish(self, expected: Collection[int]) -> StagedShard:
         """Write the index, sync everything and describe the shard; nothing is visible yet.
@@ -310,6 +364,7 @@ class ShardWriter:
                 f"shard {self.version.shard}: not every sample is settled, or too many"
             )
         self.sync()
+        self._give_back()
         chunks = tuple(sorted(self._all_chunks(), key=lambda c: c.chunk))
         end = max((c.offset + c.length for c in chunks), default=0)
         index = encode_index(chunks, self._geometry)
@@ -346,6 +401,7 @@ class ShardWriter:
         """Keep what can be kept, and let go of the files."""
         try:
             self.sync()
+            self._give_back()
         finally:
             self._let_go()
             # Says that nobody has the file open; gone already once committed or taken over.

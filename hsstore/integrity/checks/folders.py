@@ -23,7 +23,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             yield subject.finding("folder-missing", detail, path=folder, mendable=not there)
         elif (trouble := _unlisted(subject, folder)) is not None:
             yield subject.finding("folder-unreadable", trouble, path=folder, mendable=False)
-    yield from _foreign(subject, "", {keys.IDENTITY, *keys.FOLDERS})
+    yield from _foreign(subject, "", {keys.IDENTITY, keys.BALLAST, *keys.FOLDERS})
     yield from _settled(subject, _names)
 
 

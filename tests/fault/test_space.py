@@ -1,0 +1,317 @@
+"""A disk that fills up is waited for: nothing that was done is lost, and it goes on by itself."""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hsstore.errors import OutOfSpace
+from hsstore.extraction import room
+from hsstore.extraction.extractor import extract
+from hsstore.extraction.room import SpacePolicy
+from hsstore.model import keys
+from hsstore.model.progress import Silent
+from hsstore.storage import ballast, space, writer
+from hsstore.storage.store import Store
+from hsstore.testing.faults import GROWING, FaultyFilesystem
+from hsstore.testing.sources import ManyInFlight, SeededSource
+from hsstore.testing.stores import contents, empty_store, fill
+from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
+
+LENGTHS = (3, 4, 16, 2, 9, 16)
+
+
+@pytest.fixture(autouse=True)
+def journal_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SYNC_BYTES", 1)
+
+
+class Told(Silent):
+    """Keeps what a run tells of its pauses."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.notes: list[str] = []
+        self.done = 0
+
+    def advance(self, units: int) -> None:
+        self.done += units
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def event(self, name: str, members: Mapping[str, Any]) -> None:  # noqa: ARG002 - Progress's own
+        if name in ("paused", "resumed"):
+            self.events.append(name)
+
+
+class Clock:
+    """Time that passes only in sleep; ``when_waiting`` is called at each."""
+
+    def __init__(self, when_waiting: Callable[[], None] = lambda: None) -> None:
+        self.now = 0.0
+        self.when_waiting = when_waiting
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.when_waiting()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(room, "time", clock)
+    return clock
+
+
+PATIENT = SpacePolicy(min_free_bytes=0)
+
+
+CODECS = ["none", pytest.param("blosc-zstd", marks=pytest.mark.sweep)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, pytest.param(errno.EDQUOT, marks=pytest.mark.sweep)]
+)
+@pytest.mark.usefixtures("clock")
+def test_whatever_is_refused_once_the_run_goes_on_by_itself(
+    tmp_path: Path, code: int, codec: str
+) -> None:
+    expected = contents(fill(empty_store(tmp_path / "whole", LENGTHS, codec=codec)))
+    template = empty_store(tmp_path / "template", LENGTHS, codec=codec).root
+    n, seen = 0, 0
+    while True:
+        root = shutil.copytree(template, tmp_path / f"{n}")
+        filesystem = FaultyFilesystem(GROWING)
+        store = Store.open(root, filesystem=filesystem)
+        source, told = SeededSource(store.identity), Told()
+        filesystem.fail(n, code)
+        assert extract(store, source, space=PATIENT, progress=told).complete, n
+        if len(filesystem.operations) <= n:
+            break
+        seen += 1
+        assert contents(store) == expected
+        assert_complete(root)
+        assert len(source.asked) == len(LENGTHS)
+        assert sorted(set(source.safe)) == list(range(len(LENGTHS)))
+        assert told.done == sum(LENGTHS)
+        n += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_disk_that_stays_full_is_waited_for_and_nothing_is_computed_twice(
+    tmp_path: Path, clock: Clock, codec: str
+) -> None:
+    template = empty_store(tmp_path / "template", LENGTHS, codec=codec).root
+    count = operations(Path(shutil.copytree(template, tmp_path / "counted")))
+    for n in range(0, count, 7):
+        root = shutil.copytree(template, tmp_path / f"{n}")
+        filesystem = FaultyFilesystem(GROWING - {"sync"})
+        store = Store.open(root, filesystem=filesystem)
+        source, told = SeededSource(store.identity), Told()
+        filesystem.fail(n, errno.ENOSPC, forever=True)
+        began = clock.now
+        clock.when_waiting = lambda began=began, disk=filesystem: (  # type: ignore[misc]
+            disk.heal() if clock.now - began > 20 else None
+        )
+        assert extract(store, source, space=PATIENT, progress=told).complete, n
+        assert told.events == ["paused", "resumed"] * (len(told.events) // 2), n
+        assert len(source.asked) == len(set(source.asked)) == len(LENGTHS), n
+        assert_complete(root)
+
+
+def operations(root: Path) -> int:
+    filesystem = FaultyFilesystem(GROWING - {"sync"})
+    store = Store.open(root, filesystem=filesystem)
+    extract(store, SeededSource(store.identity), space=PATIENT)
+    return len(filesystem.operations)
+
+
+def test_in_the_end_it_gives_up_and_says_so(tmp_path: Path, clock: Clock) -> None:
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    filesystem = FaultyFilesystem(GROWING)
+    store = Store.open(root, filesystem=filesystem)
+    filesystem.fail(30, errno.ENOSPC, forever=True)
+    with pytest.raises(
+        OutOfSpace, match=r"although it says .*; waited for 60. s, .* are safe"
+    ) as refused:
+        extract(store, SeededSource(store.identity), space=PATIENT)
+    assert clock.now == pytest.approx(600, abs=2)
+    assert (refused.value.place, "same command" in str(refused.value)) == (str(root), True)
+    assert_exact(root)
+    kept = journalled(root)
+    filesystem.heal()
+    again = SeededSource(store.identity)
+    assert extract(Store.open(root), again).complete
+    assert not kept & set(again.asked)
+    assert_complete(root)
+
+
+def test_the_largest_size_of_a_file_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:
+    filesystem = FaultyFilesystem(GROWING)
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    store = Store.open(root, filesystem=filesystem)
+    filesystem.fail(30, errno.EFBIG)
+    with pytest.raises(OSError, match="File too large"):
+        extract(store, SeededSource(store.identity), space=PATIENT)
+    assert clock.now == 0
+    assert_exact(root)
+
+
+def test_it_pauses_before_the_disk_is_full_and_asks_for_nothing_meanwhile(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = empty_store(tmp_path / "store", LENGTHS)
+    free = 10**9
+    real = space.available
+
+    def look(path: Path) -> space.Space:
+        found = real(path)
+        return space.Space(found.path, found.device, 10**10, 0, free, None)
+
+    monkeypatch.setattr(room, "available", look)
+    source, told, asked = ManyInFlight(store.identity, in_flight=3), Told(), list[int]()
+
+    def fill_up(answers: int) -> None:
+        nonlocal free
+        free = 10**9 if answers < 2 or clock.now > 100 else 1000
+
+    source.before_answer = fill_up
+
+    def wait() -> None:
+        asked.append(len(source.asked))
+        fill_up(9)
+
+    clock.when_waiting = wait
+    summary = extract(store, source, space=SpacePolicy(min_free_bytes=100_000), progress=told)
+    assert summary.complete
+    assert clock.now == pytest.approx(100.5)
+    assert told.events == ["paused", "resumed"]
+    assert len(set(asked)) == 1
+    assert len(source.answered) == len(LENGTHS) > asked[0]
+    assert any("1 kB of the disk are free, 1" in note for note in told.notes)
+
+
+def test_a_little_more_than_the_least_does_not_end_a_pause(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = empty_store(tmp_path / "store", (3,))
+    free = [1000]
+    found = space.available(store.root)
+    monkeypatch.setattr(
+        room,
+        "available",
+        lambda _: space.Space(found.path, found.device, 10**10, 0, free[-1], None),
+    )
+    later = {10.0: 10_050_000, 20.0: 15_000_000}
+    clock.when_waiting = lambda: free.append(later.get(clock.now, free[-1]))
+    extract(store, SeededSource(store.identity), space=SpacePolicy(min_free_bytes=10_000_000))
+    assert clock.now == 20
+
+
+def test_stopping_ends_a_pause(tmp_path: Path, clock: Clock) -> None:
+    filesystem = FaultyFilesystem(GROWING)
+    store = Store.open(empty_store(tmp_path / "store", LENGTHS).root, filesystem=filesystem)
+    filesystem.fail(30, errno.ENOSPC, forever=True)
+    summary = extract(
+        store, SeededSource(store.identity), space=PATIENT, stop=lambda: clock.now > 10
+    )
+    assert summary.stopped
+    assert clock.now < 12
+    assert_exact(store.root)
+
+
+def test_the_ballast_makes_room_for_what_was_done(tmp_path: Path, clock: Clock) -> None:
+    class Full(FaultyFilesystem):
+        """Full as long as the ballast is there, once it has had some writes."""
+
+        def _count(self, kind: str, path: Path) -> None:
+            self._failing = len(self.operations) > 40 and (root / keys.BALLAST).exists()
+            super()._count(kind, path)
+
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    filesystem = Full(GROWING - {"sync"})
+    store = Store.open(root, filesystem=filesystem)
+    filesystem.fail(0, errno.ENOSPC, forever=True)
+    source = SeededSource(store.identity)
+    assert extract(store, source, space=PATIENT).complete
+    assert clock.now == 0
+    assert len(source.asked) == len(LENGTHS)
+    assert_complete(root)
+
+
+def test_the_ballast_takes_space_and_is_gone_in_the_end(tmp_path: Path) -> None:
+    store, seen = empty_store(tmp_path / "store", LENGTHS), list[int]()
+    source = ManyInFlight(
+        store.identity,
+        before_answer=lambda _: seen.append((store.root / keys.BALLAST).stat().st_blocks),
+    )
+    assert extract(store, source, space=PATIENT).complete
+    assert min(seen) * space.STATUS_BLOCK_BYTES >= ballast.BALLAST_BYTES
+    assert not (store.root / keys.BALLAST).exists()
+    assert not (fill(empty_store(tmp_path / "other", LENGTHS)).root / keys.BALLAST).exists()
+
+
+def test_a_shard_has_its_space_from_the_start(tmp_path: Path) -> None:
+    lengths = [64] * 16
+    store = empty_store(tmp_path / "store", lengths, hidden_size=256, shard_rows=1024)
+    allocated = list[int]()
+
+    def look(_: int) -> None:
+        (data,) = (store.root / keys.STAGE).glob(f"*/{keys.STAGED_DATA}")
+        allocated.append(data.stat().st_blocks * space.STATUS_BLOCK_BYTES)
+
+    source = ManyInFlight(store.identity, {"sample-3": "cannot"}, before_answer=look)
+    assert extract(store, source, space=PATIENT).samples_failed == 1
+    payload = sum(lengths) * store.identity.geometry.row_bytes
+    assert min(allocated) >= payload
+    shard = (store.root / keys.shard_file(0)).stat().st_blocks * space.STATUS_BLOCK_BYTES
+    assert shard < payload
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of 1 MiB."""
+    if os.geteuid():
+        pytest.skip("mounting a filesystem takes root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
+    yield disk
+    subprocess.run(["/bin/umount", disk], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("codec", ["none", "blosc-zstd"])
+def test_a_full_disk_that_is_enlarged_ends_the_pause(
+    tmp_path: Path, small_disk: Path, clock: Clock, codec: str
+) -> None:
+    lengths = np.random.default_rng(3).integers(1, 40, 40).tolist()
+    shape: dict[str, Any] = {"hidden_size": 512, "shard_rows": 512, "codec": codec}
+    expected = contents(fill(empty_store(tmp_path / "elsewhere", lengths, **shape)))
+    store = empty_store(small_disk / "store", lengths, **shape)
+    source, told = SeededSource(store.identity), Told()
+
+    def enlarge() -> None:
+        if clock.now == 30:
+            assert assert_exact(store.root) < store.plan.samples
+            subprocess.run(["/bin/mount", "-o", "remount,size=16m", small_disk], check=True)
+
+    clock.when_waiting = enlarge
+    assert extract(store, source, space=SpacePolicy(), progress=told).complete
+    assert clock.now >= 30
+    assert told.events == ["paused", "resumed"]
+    assert contents(store) == expected
+    assert len(source.asked) == len(set(source.asked))
+    assert_complete(store.root)
