@@ -5,6 +5,7 @@ same. Through the other the worker says which signals have reached it, so that o
 or a batch system sends to both is not passed on for a second time.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -40,7 +41,8 @@ class Lifeline:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
-        os.write(self._hear, bytes([LET_GO]))
+        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+            os.write(self._hear, bytes([LET_GO]))
         os.kill(os.getpid(), signal.SIGKILL)
 
     # -- the supervisor -------------------------------------------------------------------------

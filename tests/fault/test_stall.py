@@ -260,14 +260,16 @@ LINE = re.compile(
 )
 
 
-def stalled(store: Path, call: str, state: Path, *, seconds: float = WAIT, limit: str = "1"):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def stalled(
+    store: Path, call: str, state: Path, *, seconds: float = WAIT, limit: str = "1"
+) -> subprocess.CompletedProcess[str]:
     module = [sys.executable, "-m", "hsstore.testing.stalled_command", call, str(seconds)]
     return run(
         [*module, "status", str(store)], XDG_STATE_HOME=str(state), HSSTORE_STALL_SECONDS=limit
     )
 
 
-@pytest.mark.parametrize("call", ["listdir", "read"])
+@pytest.mark.parametrize("call", ["listdir", "open"])
 def test_a_call_that_does_not_return_is_named(tmp_path: Path, call: str) -> None:
     store = empty_store(tmp_path / "store", [3]).root
     done = stalled(store, call, tmp_path / "state")
@@ -308,6 +310,7 @@ def test_what_is_no_stall(work: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.sweep
 def test_a_call_that_moves_for_ever_is_a_stall_in_the_end(tmp_path: Path) -> None:
     work = "with _Call('fdatasync', '/moving'):\n    while True: time.sleep(0.1)"
     done = run(program(work, seconds=1), XDG_STATE_HOME=str(tmp_path))
@@ -331,6 +334,7 @@ def test_of_several_threads_the_stuck_one_is_told(tmp_path: Path) -> None:
     assert "storage stalled: utime of /store/claim/0 has" in done.stderr
 
 
+@pytest.mark.sweep
 def test_time_while_stopped_does_not_count(started: Started) -> None:
     process, child = started(program("with _Call('read', '/x'): time.sleep(5)\nreturn 4", 4))
     os.kill(child, signal.SIGSTOP)
@@ -341,16 +345,23 @@ def test_time_while_stopped_does_not_count(started: Started) -> None:
     assert process.wait(WAIT) == 4
 
 
-@pytest.mark.parametrize("folder", ["pipe", "full", "none"])
+@pytest.mark.parametrize("folder", ["hanging", "full", "none"])
 def test_a_log_that_cannot_be_written_is_told_and_not_waited_for(
     tmp_path: Path, folder: str
 ) -> None:
     store = empty_store(tmp_path / "store", [3]).root
-    state = {"pipe": tmp_path, "full": Path("/dev/full"), "none": Path("relative")}[folder]
-    module = [sys.executable, "-c", HANGING_LOG] if folder == "pipe" else []
-    command = [*module, "-m"] if module else [sys.executable, "-m"]
+    state = {"hanging": tmp_path, "full": Path("/dev/full"), "none": Path("relative")}[folder]
+    module = ["-c", HANGING_LOG] if folder == "hanging" else ["-m"]
     done = run(
-        [*command, "hsstore.testing.stalled_command", "listdir", "60", "status", str(store)],
+        [
+            sys.executable,
+            *module,
+            "hsstore.testing.stalled_command",
+            "listdir",
+            "60",
+            "status",
+            str(store),
+        ],
         XDG_STATE_HOME=str(state),
         HSSTORE_STALL_SECONDS="1",
         HOME="",
@@ -364,7 +375,7 @@ HANGING_LOG = """
 import runpy, sys, time
 from hsstore_cli import stall_report
 stall_report._write = lambda path, text: time.sleep(1000)
-sys.argv = sys.argv[2:]
+sys.argv = sys.argv[1:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 

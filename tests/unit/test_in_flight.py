@@ -121,7 +121,7 @@ def calls_outside(tree: ast.AST, *, announced: bool = False) -> Iterator[str]:
         announced = announced or "_Call(" in ast.unparse(tree.items[0].context_expr)
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and not announced:
         owner, name = ast.unparse(tree.func.value), tree.func.attr
-        asks = owner in {"os", "os.path"} or hasattr(Path, name) and owner == "path"
+        asks = owner in {"os", "os.path"} or (hasattr(Path, name) and owner == "path")
         if asks and name not in SILENT | {"is_relative_to"}:
             yield f"line {tree.lineno}: {owner}.{name}"
     for child in ast.iter_child_nodes(tree):
