@@ -396,3 +396,42 @@ def test_whoever_reads_the_output_is_not_kept_waiting(tmp_path: Path) -> None:
     assert time.monotonic() - before < 8
     child = int(done.stdout.split()[0])
     os.kill(child, signal.SIGKILL)
+
+
+# -- elsewhere ---------------------------------------------------------------------------------
+
+
+def root_only() -> None:
+    if os.geteuid():
+        pytest.skip("makes namespaces: needs root")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("work", "code"),
+    [
+        ("return 4", 4),
+        ("os.kill(os.getpid(), 9)", 128 + 9),
+        ("os.kill(os.getpid(), 15)", 128 + 15),
+        ("with _Call('fsync', '/x'): time.sleep(60)", 75),
+    ],
+)
+def test_as_the_first_process_of_a_container(tmp_path: Path, work: str, code: int) -> None:
+    root_only()
+    container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    done = run([*container, *program(work, seconds=1)], XDG_STATE_HOME=str(tmp_path))
+    assert done.returncode == code, done.stderr
+    assert done.stdout == "2\n"
+
+
+@pytest.mark.root
+def test_without_proc_the_announced_calls_decide(tmp_path: Path) -> None:
+    root_only()
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc; exec "$@"', "sh"]
+    work = "with _Call('fsync', '/x'): time.sleep(60)"
+    done = run([*hidden, *program(work, seconds=1)], XDG_STATE_HOME=str(tmp_path))
+    assert done.returncode == 75
+    assert "storage stalled: fsync of /x has not returned for " in done.stderr
+    assert "(state" not in done.stderr
+    done = run([*hidden, *program("time.sleep(2.5)\nreturn 4", seconds=1)])
+    assert (done.returncode, done.stderr) == (4, "")
