@@ -199,3 +199,38 @@ def test_the_work_can_be_stopped_before_the_limit_only_by_the_storage(
     # Killed before it could let go of its output, the work keeps that open until now.
     disk.thaw()
     stalled(process, disk)
+
+
+OUTSIDE = """
+import os, sys
+from hsstore_cli.supervised import supervised
+
+def work():
+    fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.ftruncate(fd, 10)
+    return 0
+
+sys.exit(supervised(work, "extract", 3))
+"""
+
+
+def test_calls_that_nobody_announced_are_found_by_their_sleep(disk: Disk, tmp_path: Path) -> None:
+    file = disk.path / "file"
+    process = subprocess.Popen(
+        [sys.executable, "-c", OUTSIDE, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    disk.freeze()
+    _, err = process.communicate("go\n", timeout=WAIT)
+    line = LINE.fullmatch(err)
+    assert process.returncode == 75
+    assert line is not None, err
+    assert (line["call"], line["path"]) == ("ftruncate", str(file))
