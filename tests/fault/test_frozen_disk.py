@@ -20,7 +20,7 @@ from hsstore_cli.main import main
 
 pytestmark = pytest.mark.root
 
-WAIT = 120
+WAIT = 60
 LENGTHS = [9, 13, 5, 16, 7, 11, 3, 14] * 5
 
 
