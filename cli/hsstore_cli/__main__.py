@@ -2,7 +2,7 @@
 
 import sys
 
-from hsstore_cli.main import main
+from hsstore_cli.supervised import main
 
 if __name__ == "__main__":
     sys.exit(main())

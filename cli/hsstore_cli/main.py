@@ -52,7 +52,11 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="hsstore", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(*, debug: bool) -> None:
-    """Store the hidden states of language models, prove them whole, train on them."""
+    """Store the hidden states of language models, prove them whole, train on them.
+
+    A command that waits 60 seconds for one answer of the storage is given up with exit code 75;
+    the environment variable HSSTORE_STALL_SECONDS sets another limit, 0 none.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

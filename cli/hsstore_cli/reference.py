@@ -18,6 +18,13 @@ This page is written by `make docs` from the commands; change their help instead
 People read stderr or a terminal; with `--json`, stdout carries JSON and nothing else. An error is
 one line on stderr: what, where, and what to do next; `hsstore --debug COMMAND` shows the traceback
 too. `hsstore --version` prints the version.
+
+A command is a pair of processes: one works, the other waits for it and never touches a store. When
+the storage has not answered one call of the work for 60 seconds, the waiting one says so in a line
+(which call, which file, where in the kernel it waits), kills the work, does not wait for it, and
+exits with 75. `HSSTORE_STALL_SECONDS` in the environment sets another limit, at least 1; 0 means to
+wait for ever. What was seen of the stall is in `$XDG_STATE_HOME/hsstore/stalled-*.json`
+(`~/.local/state/hsstore`, where that is not set).
 """
 
 

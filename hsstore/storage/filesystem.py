@@ -1,7 +1,8 @@
 """The I/O seam: the only module that calls os for what is inside a store.
 
 Everything here raises OSError as the system gave it, with the path in it. A test may pass a
-Filesystem of its own to script faults.
+Filesystem of its own to script faults. Every call that may wait for the storage is announced to
+``Filesystem.in_flight``, where there is one, until it has returned.
 """
 
 import contextlib
@@ -11,6 +12,10 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+from hsstore.storage.in_flight import InFlight
 
 # An array's memory is its ``.data``.
 Buffer = bytes | bytearray | memoryview
@@ -23,7 +28,12 @@ NO_RESERVATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Filesystem:
-    """Operations of the local filesystem, each as durable as its name says."""
+    """Operations of the local filesystem, each as durable as its name says.
+
+    ``in_flight`` is for the whole process, whichever Filesystem an operation goes through.
+    """
+
+    in_flight: ClassVar[InFlight | None] = None
 
     # -- whole small files ------------------------------------------------------------------
 
@@ -31,9 +41,13 @@ class Filesystem:
         """All bytes of a small file."""
         with self.opened(path) as fd:
             pieces = []
-            while piece := os.read(fd, 1 << 20):
+            while piece := self._read_piece(fd, path):
                 pieces.append(piece)
             return b"".join(pieces)
+
+    def _read_piece(self, fd: int, path: Path) -> bytes:
+        with _Call("read", path):
+            return os.read(fd, 1 << 20)
 
     def publish(self, path: Path, data: bytes, *, within: Path | None = None) -> None:
         """Make a new file appear whole and durable, or not at all.
@@ -77,11 +91,13 @@ class Filesystem:
         Folders are opened through a link: a store may itself be reached through one.
         """
         follow = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW
-        return os.open(path, flags | follow | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        with _Call("open", path):
+            return os.open(path, flags | follow | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
-        os.close(fd)
+        with _Call("close", _of(fd)):
+            os.close(fd)
 
     @contextlib.contextmanager
     def opened(self, path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
@@ -95,26 +111,26 @@ class Filesystem:
     def write_at(self, fd: int, data: Buffer, offset: int, path: Path) -> None:
         """Write all of ``data`` at ``offset``, over short writes."""
         view = memoryview(data).cast("B")
-        with _named(path):
-            while view:
+        while view:
+            with _Call("pwrite", path):
                 written = os.pwrite(fd, view, offset)
-                view, offset = view[written:], offset + written
+            view, offset = view[written:], offset + written
 
     def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
         """Fill ``into`` from ``offset``; the bytes read, fewer only at the end of the file."""
         view = memoryview(into).cast("B")
         total = 0
-        with _named(path):
-            while total < len(view):
+        while total < len(view):
+            with _Call("preadv", path):
                 count = os.preadv(fd, [view[total:]], offset + total)
-                if not count:
-                    break
-                total += count
+            if not count:
+                break
+            total += count
         return total
 
     def truncate(self, fd: int, size: int, path: Path) -> None:
         """Set a file's size; bytes added are a hole."""
-        with _named(path):
+        with _Call("ftruncate", path):
             os.ftruncate(fd, size)
 
     def reserve(self, fd: int, offset: int, length: int, path: Path) -> bool:
@@ -141,21 +157,23 @@ class Filesystem:
 
     def size(self, fd: int) -> int:
         """The size of an open file in bytes."""
-        return os.fstat(fd).st_size
+        with _Call("fstat", _of(fd)):
+            return os.fstat(fd).st_size
 
     def sync_data(self, fd: int, path: Path) -> None:
         """fdatasync; after an error this file must never be synced again."""
-        with _named(path):
+        with _Call("fdatasync", path):
             os.fdatasync(fd)
 
     def sync(self, fd: int, path: Path) -> None:
         """fsync; after an error this file must never be synced again."""
-        with _named(path):
+        with _Call("fsync", path):
             os.fsync(fd)
 
     def forget_cached(self, fd: int) -> None:
         """Ask the system to drop an open file's cached pages, so that reads reach the disk."""
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        with _Call("fadvise", _of(fd)):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def start_writing(self, fd: int, offset: int, length: int) -> None:
         """Ask the system to begin writing a range of an open file to disk, and do not wait.
@@ -163,7 +181,8 @@ class Filesystem:
         Linux begins with dirty pages once they are declared not needed; whether they arrived is
         still for ``sync_data`` to say.
         """
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+        with _Call("fadvise", _of(fd)):
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     # -- names --------------------------------------------------------------------------------
 
@@ -175,12 +194,17 @@ class Filesystem:
     def make_folder(self, path: Path) -> None:
         """Create a folder that may exist already, and make its entry durable."""
         try:
-            os.mkdir(path)  # noqa: PTH102 - the seam calls os by name
+            with _Call("mkdir", path):
+                os.mkdir(path)  # noqa: PTH102 - the seam calls os by name
         except FileExistsError:
-            if not path.is_dir():
+            if not self._is_folder(path):
                 raise
         # Also where it exists: who made it may have been killed before this.
         self.sync_folder(path.parent)
+
+    def _is_folder(self, path: Path) -> bool:
+        with _Call("stat", path):
+            return path.is_dir()
 
     def make_folders(self, path: Path, *, below: Path) -> None:
         """Create a folder and its parents up to an existing ``below``."""
@@ -195,7 +219,8 @@ class Filesystem:
         a request that had gone through.
         """
         try:
-            os.link(source, target, follow_symlinks=False)
+            with _Call("link", target):
+                os.link(source, target, follow_symlinks=False)
         except OSError:
             with contextlib.suppress(OSError):
                 if self.status(source).st_ino == self.status(target).st_ino:
@@ -204,11 +229,13 @@ class Filesystem:
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, over an existing file if there is one."""
-        os.rename(source, target)  # noqa: PTH104 - the seam calls os by name
+        with _Call("rename", target):
+            os.rename(source, target)  # noqa: PTH104 - the seam calls os by name
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
-        os.unlink(path)  # noqa: PTH108 - the seam calls os by name
+        with _Call("unlink", path):
+            os.unlink(path)  # noqa: PTH108 - the seam calls os by name
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder of plain files, and the files; nothing where there is none."""
@@ -216,33 +243,60 @@ class Filesystem:
             for name in self.names(path):
                 with contextlib.suppress(FileNotFoundError):
                     self.unlink(path / name)
-            os.rmdir(path)  # noqa: PTH106 - the seam calls os by name
+            with _Call("rmdir", path):
+                os.rmdir(path)  # noqa: PTH106 - the seam calls os by name
 
     def names(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
-        return sorted(os.listdir(path))  # noqa: PTH208 - strings, ten times faster
+        with _Call("listdir", path):
+            return sorted(os.listdir(path))  # noqa: PTH208 - strings, ten times faster
 
     def status(self, path: Path) -> os.stat_result:
         """What lstat says; symbolic links are never followed inside a store."""
-        return os.lstat(path)
+        with _Call("lstat", path):
+            return os.lstat(path)
 
     def touch(self, path: Path) -> None:
         """Set a file's times to the filesystem's own now."""
-        os.utime(path)
+        with _Call("utime", path):
+            os.utime(path)
 
     def exists(self, path: Path) -> bool:
         """Whether anything has that name."""
-        return os.path.lexists(path)
+        with _Call("lstat", path):
+            return os.path.lexists(path)
 
 
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Put the path into errors of calls that know only a descriptor."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = str(path)
-        raise
+class _Call:
+    """One system call: announced until it has returned, and the path in its error."""
+
+    __slots__ = ("_in_flight", "_name", "_path", "_slot")
+
+    def __init__(self, name: str, path: Path | str) -> None:
+        self._name = name
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._in_flight = Filesystem.in_flight
+        if self._in_flight is not None:
+            self._slot = self._in_flight.begin(self._name, self._path)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._in_flight is not None:
+            self._in_flight.end(self._slot)
+        # Calls with a descriptor raise errors without a path.
+        if isinstance(error, OSError) and isinstance(self._path, Path) and not error.filename:
+            error.filename = str(self._path)
+
+
+def _of(fd: int) -> str:
+    """The name that leads to an open file, whatever its own is."""
+    return f"/proc/self/fd/{fd}"
 
 
 LOCAL = Filesystem()

@@ -48,4 +48,4 @@ def test_metadata_names_version_license_and_program(wheel: zipfile.ZipFile) -> N
     assert metadata["Version"] == hsstore.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     scripts = wheel.read(folder.replace("METADATA", "entry_points.txt")).decode()
-    assert "hsstore = hsstore_cli.main:main" in scripts
+    assert "hsstore = hsstore_cli.supervised:main" in scripts
