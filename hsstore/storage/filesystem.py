@@ -151,9 +151,10 @@ class Filesystem:
         self._allocate(fd, KEEP_SIZE | PUNCH_HOLE, offset, length, path)
 
     def _allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> None:
-        if _FALLOCATE(fd, mode, offset, length):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+        with _Call("fallocate", path):
+            if _FALLOCATE(fd, mode, offset, length):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(path))
 
     def size(self, fd: int) -> int:
         """The size of an open file in bytes."""

@@ -74,6 +74,8 @@ METHODS: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "write_at": (with_descriptor(lambda fd, p: LOCAL.write_at(fd, b"x", 0, p)), {"pwrite"}),
     "read_at": (with_descriptor(lambda fd, p: LOCAL.read_at(fd, bytearray(1), 0, p)), {"preadv"}),
     "truncate": (with_descriptor(lambda fd, p: LOCAL.truncate(fd, 0, p)), {"ftruncate"}),
+    "reserve": (with_descriptor(lambda fd, p: LOCAL.reserve(fd, 0, 1, p)), {"fallocate"}),
+    "make_hole": (with_descriptor(lambda fd, p: LOCAL.make_hole(fd, 0, 1, p)), {"fallocate"}),
     "size": (with_descriptor(lambda fd, _: LOCAL.size(fd)), {"fstat"}),
     "sync_data": (with_descriptor(LOCAL.sync_data), {"fdatasync"}),
     "sync": (with_descriptor(LOCAL.sync), {"fsync"}),
