@@ -83,8 +83,11 @@ def disk(kind: str) -> Iterator[Disk]:
         made = Disk(image, mountpoint)
         try:
             yield made
-        finally:
-            made.unmount()
+        except BaseException:
+            # A failed test may have left a file open.
+            _run("/bin/umount", "--lazy", str(mountpoint))
+            raise
+        made.unmount()
 
 
 def make_filesystem(image: Path, kind: str, size_bytes: int, *options: str) -> None:
