@@ -1,7 +1,7 @@
 """Two writers in one process, each stopped between two of its operations while the other goes on."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ class Actor:
     operation ahead of which it stands.
     """
 
-    def __init__(self, work: Callable[[Filesystem], Any], *, looking: bool = False) -> None:
+    def __init__(self, work: Callable[[Filesystem], Any], *, looking: Collection[str] = ()) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
         self.stopped_at = ""

@@ -1,7 +1,7 @@
 """A filesystem that can be interrupted between any two of its operations."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hsstore.storage.filesystem import Buffer, Filesystem
@@ -12,14 +12,15 @@ Before = Callable[[int, str, Path], None]
 class SteppedFilesystem(Filesystem):
     """The local filesystem, which calls ``before(number, kind, path)`` ahead of each operation.
 
-    Operations are numbered from 0. Those that change something count, and those that look too
-    if ``looking``; a heartbeat is neither. What ``before`` raises, the operation raises.
+    Operations are numbered from 0. Those that change something count, and those that look into
+    a folder with a name in ``looking``; a heartbeat is neither. What ``before`` raises, the
+    operation raises.
     """
 
-    def __init__(self, before: Before, *, looking: bool = False) -> None:
+    def __init__(self, before: Before, *, looking: Collection[str] = ()) -> None:
         self.operations = 0
         self._before = before
-        self._looking = looking
+        self._looking = frozenset(looking)
 
     def _step(self, kind: str, path: Path) -> None:
         number = self.operations
@@ -27,7 +28,7 @@ class SteppedFilesystem(Filesystem):
         self._before(number, kind, path)
 
     def _look(self, kind: str, path: Path) -> None:
-        if self._looking:
+        if not self._looking.isdisjoint(path.parts):
             self._step(kind, path)
 
     def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
