@@ -12,7 +12,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -88,6 +88,29 @@ def disk(kind: str) -> Iterator[Disk]:
             _run("/bin/umount", "--lazy", str(mountpoint))
             raise
         made.unmount()
+
+
+@contextlib.contextmanager
+def thin_disk(size_bytes: int, pool_bytes: int) -> Iterator[tuple[Disk, Callable[[int], None]]]:
+    """An ext4 disk that promises ``size_bytes`` and has ``pool_bytes`` to put them in.
+
+    Like a thin LUN or an image on a full cluster: writes beyond the pool are accepted, and fail or
+    are lost later. With it comes what enlarges the pool to a number of bytes.
+    """
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, contextlib.ExitStack() as stack:
+        pool, mountpoint = Path(folder, "pool"), Path(folder, "mounted")
+        pool.mkdir()
+        mountpoint.mkdir()
+        _run("/bin/mount", "-t", "tmpfs", "-o", f"size={pool_bytes}", "pool", str(pool))
+        stack.callback(_run, "/bin/umount", str(pool))
+        make_filesystem(pool / "image", "ext4", size_bytes, "-m", "0")
+        disk = Disk(pool / "image", mountpoint)
+        stack.callback(_run, "/bin/umount", "--lazy", str(mountpoint))
+
+        def enlarge(to_bytes: int) -> None:
+            _run("/bin/mount", "-o", f"remount,size={to_bytes}", str(pool))
+
+        yield disk, enlarge
 
 
 def make_filesystem(image: Path, kind: str, size_bytes: int, *options: str) -> None:
