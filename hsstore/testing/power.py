@@ -37,13 +37,13 @@ class Disk:
     """
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
-        self.image = image
         self.mountpoint = mountpoint
+        self._device = _run("losetup", "--find", "--show", str(image)).strip()
         self.mount()
 
     def mount(self) -> None:
         """Mount, replaying the journal if need be."""
-        _run("/bin/mount", "-o", "loop", str(self.image), str(self.mountpoint))
+        _run("/bin/mount", self._device, str(self.mountpoint))
 
     def unmount(self) -> None:
         """Unmount; descriptors that nobody can reach any more are closed first."""
@@ -54,6 +54,18 @@ class Disk:
         """What is there is on the disk then, and not in a cache."""
         self.unmount()
         self.mount()
+
+    def sync(self) -> None:
+        """Let all that was written reach the disk."""
+        _run("/bin/sync", "--file-system", str(self.mountpoint))
+
+    def close(self) -> None:
+        """Unmount, even where a failed test left a file open, and give the device back."""
+        gc.collect()
+        try:
+            _run("/bin/umount", "--lazy", str(self.mountpoint))
+        finally:
+            _run("losetup", "--detach", self._device)
 
     def cut(self, cut: Cut) -> None:
         """Pull the plug: from here on every operation fails, until ``remount``."""
@@ -80,14 +92,8 @@ def disk(kind: str) -> Iterator[Disk]:
         image, mountpoint = Path(folder, "image"), Path(folder, "mounted")
         mountpoint.mkdir()
         make_filesystem(image, kind, MEBIBYTES[kind] << 20)
-        made = Disk(image, mountpoint)
-        try:
+        with contextlib.closing(Disk(image, mountpoint)) as made:
             yield made
-        except BaseException:
-            # A failed test may have left a file open.
-            _run("/bin/umount", "--lazy", str(mountpoint))
-            raise
-        made.unmount()
 
 
 @contextlib.contextmanager
@@ -102,10 +108,9 @@ def thin_disk(size_bytes: int, pool_bytes: int) -> Iterator[tuple[Disk, Callable
         pool.mkdir()
         mountpoint.mkdir()
         _run("/bin/mount", "-t", "tmpfs", "-o", f"size={pool_bytes}", "pool", str(pool))
-        stack.callback(_run, "/bin/umount", str(pool))
+        stack.callback(_run, "/bin/umount", "--lazy", str(pool))
         make_filesystem(pool / "image", "ext4", size_bytes, "-m", "0")
-        disk = Disk(pool / "image", mountpoint)
-        stack.callback(_run, "/bin/umount", "--lazy", str(mountpoint))
+        disk = stack.enter_context(contextlib.closing(Disk(pool / "image", mountpoint)))
 
         def enlarge(to_bytes: int) -> None:
             _run("/bin/mount", "-o", f"remount,size={to_bytes}", str(pool))
@@ -124,6 +129,9 @@ def _search_path() -> str:
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     environment = {**os.environ, "PATH": _search_path()}
-    subprocess.run(command, check=True, env=environment)  # noqa: S603 - spelled out above
+    ran = subprocess.run(  # noqa: S603 - spelled out above
+        command, check=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    return ran.stdout

@@ -127,7 +127,7 @@ class Material:
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(self.templates[codec], root)
         shutil.copy(self.more, disk.mountpoint)
-        disk.remount()
+        disk.sync()
         return root
 
 
