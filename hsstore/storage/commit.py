@@ -90,7 +90,10 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
     filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
-    filesystem.link(within / keys.STAGED_DATA, target)
+    try:
+        filesystem.link(within / keys.STAGED_DATA, target)
+    except FileExistsError:
+        raise overtaken(marker.version.shard) from None
     filesystem.sync_folder(target.parent)
     try:
         filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
@@ -125,7 +128,10 @@ def commit_replacement(
             raise overtaken(marker.version.shard)
         filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
         intent = root / keys.intent(marker.version)
-        filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+        try:
+            filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+        except FileExistsError:
+            raise overtaken(marker.version.shard) from None
     # From here whoever holds the claim finishes it; a writer that lost it must not touch the file.
     claim.verify()
     _finish(filesystem, root, marker, identity.geometry)

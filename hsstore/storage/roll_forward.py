@@ -100,7 +100,9 @@ def _set_aside(store: Store, claim: Claim, path: Path) -> None:
     status = filesystem.status(path)
     target = store.root / keys.quarantined_file(claim.shard, status.st_ino)
     if stat.S_ISREG(status.st_mode):
-        filesystem.link(path, target)
+        # The name of a file that is there already is that of this very one.
+        with contextlib.suppress(FileExistsError):
+            filesystem.link(path, target)
     else:
         claim.verify()
         filesystem.rename(path, target)

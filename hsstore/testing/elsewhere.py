@@ -1,12 +1,14 @@
 """Claims as if their holders were on another machine, or from before a reboot of this one."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
-from hsstore.storage.claim import KIND, STALE_SECONDS
+from hsstore.storage.claim import KIND, STALE_SECONDS, read_holder
+from hsstore.storage.filesystem import LOCAL
 
 BOOT = "00000000-0000-4000-8000-000000000000"
 
@@ -30,8 +32,10 @@ def make_stale(root: Path, *, pid: int | None = None) -> None:
     """Set the heartbeats of all claims, or of those of one process, back past the limit."""
     before = time.time() - STALE_SECONDS - 1
     for path in claims(root):
-        if pid is None or unseal(path.read_bytes(), KIND, place=str(path))["pid"] == pid:
-            os.utime(path, (before, before))
+        holder = read_holder(LOCAL, path)
+        if pid is None or (holder is not None and holder.pid == pid):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path, (before, before))
 
 
 def claims(root: Path) -> list[Path]:
