@@ -103,11 +103,12 @@ def _generation(store: Store, folder: Path) -> int:
 
 
 def _remove_temporaries(store: Store, claim: Claim) -> None:
-    found = []
-    for folder in _PUBLISHED:
-        for name in store.filesystem.names(store.root / folder):
-            if (read := _TEMPORARY.fullmatch(name)) and int(read[1]) == claim.shard:
-                found.append(store.root / folder / name)
+    listed = [
+        (store.root / folder / name, _TEMPORARY.fullmatch(name))
+        for folder in _PUBLISHED
+        for name in store.filesystem.names(store.root / folder)
+    ]
+    found = [path for path, read in listed if read and int(read[1]) == claim.shard]
     if found:
         # After the listing: none of them is a successor's then.
         claim.verify()

@@ -1,4 +1,4 @@
-"""Two writers in one process, each stopped between two of its operations while the other goes on."""
+"""Writers in one process, each stopped between two of its operations while another goes on."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -31,12 +31,14 @@ class Actor:
 
     def run_until(self, operation: int | None) -> bool:
         """Let it work up to that operation, or to its end; whether it stands there now."""
+        if self.ended:
+            return False
         self._until = operation
         self._stands.clear()
         self._go.set()
         if not self._stands.wait(PATIENCE_SECONDS):
             raise TimeoutError(f"a writer neither ended nor came to operation {operation}")
-        return self._thread.is_alive() and not self.ended
+        return not self.ended
 
     @property
     def ended(self) -> bool:

@@ -21,6 +21,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the disk is of memory, so that a cut t
 MEBIBYTES = {"ext4": 64, "xfs": 300}
 MKFS = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f")}
 
+# Somebody's mount namespace may still hold the filesystem as it was before a cut.
+MOUNT: dict[str, tuple[str, ...]] = {"ext4": (), "xfs": ("-o", "nouuid")}
+
 
 class Cut(IntEnum):
     """What still reaches the disk when the power goes."""
@@ -36,14 +39,24 @@ class Disk:
     Raises OSError and subprocess.CalledProcessError as the system's commands fail.
     """
 
-    def __init__(self, image: Path, mountpoint: Path) -> None:
+    def __init__(self, image: Path, mountpoint: Path, *options: str) -> None:
+        self.image = image
         self.mountpoint = mountpoint
-        self._device = _run("losetup", "--find", "--show", str(image)).strip()
+        self._options = options
         self.mount()
 
     def mount(self) -> None:
-        """Mount, replaying the journal if need be."""
-        _run("/bin/mount", self._device, str(self.mountpoint))
+        """Mount, replaying the journal if need be.
+
+        Through a device of its own each time: a mount namespace of somebody else may keep the one
+        before alive, and its filesystem shut down.
+        """
+        device = _run("losetup", "--find", "--show", str(self.image)).strip()
+        try:
+            _run("/bin/mount", *self._options, device, str(self.mountpoint))
+        finally:
+            # It goes once it is unmounted.
+            _run("losetup", "--detach", device)
 
     def unmount(self) -> None:
         """Unmount; descriptors that nobody can reach any more are closed first."""
@@ -60,12 +73,9 @@ class Disk:
         _run("/bin/sync", "--file-system", str(self.mountpoint))
 
     def close(self) -> None:
-        """Unmount, even where a failed test left a file open, and give the device back."""
+        """Unmount, even where a failed test left a file open."""
         gc.collect()
-        try:
-            _run("/bin/umount", "--lazy", str(self.mountpoint))
-        finally:
-            _run("losetup", "--detach", self._device)
+        _run("/bin/umount", "--lazy", str(self.mountpoint))
 
     def cut(self, cut: Cut) -> None:
         """Pull the plug: from here on every operation fails, until ``remount``."""
@@ -92,7 +102,7 @@ def disk(kind: str) -> Iterator[Disk]:
         image, mountpoint = Path(folder, "image"), Path(folder, "mounted")
         mountpoint.mkdir()
         make_filesystem(image, kind, MEBIBYTES[kind] << 20)
-        with contextlib.closing(Disk(image, mountpoint)) as made:
+        with contextlib.closing(Disk(image, mountpoint, *MOUNT[kind])) as made:
             yield made
 
 

@@ -149,7 +149,9 @@ def believing_claim(writer: str) -> Claim:
 def staged(store: Store, generation: int, writer: str) -> StagedShard:
     folder = store.root / keys.stage(0, writer)
     folder.mkdir()
-    made = ShardWriter(store.filesystem, folder, store.identity, ShardVersion(0, generation), writer)
+    made = ShardWriter(
+        store.filesystem, folder, store.identity, ShardVersion(0, generation), writer
+    )
     tokens, source = store.tokens(0), SeededSource(store.identity)
     for sample in store.samples.shard_samples(0):
         key, ids, _ = tokens.sample(sample - tokens.first_sample)

@@ -6,7 +6,7 @@ right, out of the page cache. Whatever was said to be committed must be so on th
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def store_of_40_mib(root: Path, codec: str) -> Store:
 class Reports(Silent):
     committed: set[int] = field(default_factory=set)
 
-    def event(self, name: str, members: Any) -> None:
+    def event(self, name: str, members: Mapping[str, Any]) -> None:
         if name == "shard-committed":
             self.committed.add(members["shard"])
 
@@ -110,7 +110,9 @@ def test_what_was_committed_on_a_thin_device_is_there_and_the_rest_is_missing(
     assert extract(Store.open(larger), again).complete
     assert not in_shards & set(again.asked)
     assert_complete(larger)
-    assert contents(Store.open(larger)) == contents(fill(store_of_40_mib(tmp_path / "whole", codec)))
+    assert contents(Store.open(larger)) == contents(
+        fill(store_of_40_mib(tmp_path / "whole", codec))
+    )
     counts = {"committed": whole, "journalled": len(kept), "missing": store.plan.samples - whole}
     record_property("samples", counts)
     print(f"{codec}: {ended!r}, then {ended_again!r}; samples {counts}, 0 violations")  # noqa: T201
