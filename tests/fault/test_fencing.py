@@ -43,7 +43,7 @@ def no_locks_of_python() -> None:
     """Before 3.12 a cached property of two stores has one lock, which two processes do not."""
     for found in gc.get_objects():
         if isinstance(found, functools.cached_property) and hasattr(found, "lock"):
-            found.lock = contextlib.nullcontext()  # type: ignore[attr-defined]
+            found.lock = contextlib.nullcontext()
 
 
 # -- what two writers do -------------------------------------------------------------------------
