@@ -1,15 +1,14 @@
 """One shard between its claim and its commit."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from hsstore.model.footprint import companion_bytes
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
 from hsstore.model.source import Origin, Request
-from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new
+from hsstore.storage.claim import Claim, claimed, naming_a_rival
+from hsstore.storage.commit import commit
 from hsstore.storage.provenance import Provenance, refuse_other_origin
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.stage import staging, take_over
@@ -114,7 +113,8 @@ class OpenShard:
             staged = self.writer.finish(self.samples)
             self._staging_open.close()
             provenance.refuse_contradiction(self.writer.journal.origins)
-            commit_new(self._store.filesystem, self._store.root, staged, self._claim)
+            store = self._store
+            commit(store.filesystem, store.root, staged, self._claim, store.identity)
         self._claim_held.close()
         return staged.marker
 
@@ -140,10 +140,10 @@ def take(
         claim = claim_held.enter_context(
             claimed(store.filesystem, store.root, store.identity.uuid, shard)
         )
-        with naming_a_rival(claim), ExitStack() as staging_open:
+        with ExitStack() as staging_open:
             if (committed := take_over(store, claim)) is not None:
                 return committed
-            if (marker := roll_forward(store, shard)) is not None:
+            if (marker := roll_forward(store, claim)) is not None:
                 return marker
             writer = staging_open.enter_context(staging(store, ShardVersion(shard, 1), claim))
             _refuse_other_origins(writer, origin)
@@ -159,13 +159,3 @@ def _refuse_other_origins(writer: ShardWriter, origin: Origin) -> None:
             remedy="use the model that began this shard, or remove that folder to give up "
             "what it holds",
         )
-
-
-@contextlib.contextmanager
-def naming_a_rival(claim: Claim) -> Iterator[None]:
-    """ClaimedByAnother for a file that is gone because a rival has renamed our staging folder."""
-    try:
-        yield
-    except FileNotFoundError:
-        claim.verify()
-        raise

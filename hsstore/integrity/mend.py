@@ -17,7 +17,7 @@ from hsstore.model.manifest import AbsentSample, Manifest, StoredSample
 from hsstore.model.progress import Progress
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin, Request
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import commit_new, commit_replacement, replay_intent
+from hsstore.storage.commit import commit, replay_intent
 from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.space import available
 from hsstore.storage.stage import fence, staging
@@ -92,7 +92,7 @@ class Mender:
         for name in case.discredited:
             quarantine.set_aside(name)
         if case.provable:
-            if roll_forward(self.store, case.shard):
+            if roll_forward(self.store, claim):
                 self.done.rolled_forward += 1
             return
         if self._adopt_manifest(case, quarantine):
@@ -182,12 +182,7 @@ class Mender:
 
     def _commit(self, case: ShardCase, staged: StagedShard, claim: Claim) -> None:
         store, replaces = self.store, _committed(case)
-        if replaces or store.filesystem.exists(store.root / keys.shard_file(case.shard)):
-            commit_replacement(
-                store.filesystem, store.root, staged, claim, store.identity, replaces=replaces
-            )
-        else:
-            commit_new(store.filesystem, store.root, staged, claim)
+        commit(store.filesystem, store.root, staged, claim, store.identity, replaces=replaces)
 
     def _copy_whole(self, case: ShardCase, writer: ShardWriter) -> None:
         """Copy every sample that is whole, verified once more on the way."""

@@ -142,17 +142,35 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     if highest != [path.name]:
         _withdraw(filesystem, path, writer)
         raise _held(shard, "by a writer that came first")
-    return Claim(filesystem, path, shard, writer, document)
+    try:
+        return Claim(filesystem, path, shard, writer, document)
+    except FileNotFoundError:
+        _HELD.discard(writer)
+        raise _held(shard, "by a writer that took it over at once") from None
 
 
 @contextlib.contextmanager
 def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Iterator[Claim]:
-    """A claim for the length of a with block, under a new writer id."""
+    """A claim for the length of a with block, under a new writer id.
+
+    ClaimedByAnother also where a file is gone in the block because a rival has taken over.
+    """
     claim = acquire(filesystem, root, store, shard, secrets.token_hex(8))
     try:
-        yield claim
+        with naming_a_rival(claim):
+            yield claim
     finally:
         claim.release()
+
+
+@contextlib.contextmanager
+def naming_a_rival(claim: Claim) -> Iterator[None]:
+    """ClaimedByAnother for a file that is gone because a rival has renamed our staging folder."""
+    try:
+        yield
+    except FileNotFoundError:
+        claim.verify()
+        raise
 
 
 def _clear(filesystem: Filesystem, folder: Path, shard: int, turns: list[str]) -> None:

@@ -53,6 +53,26 @@ def staged_folders(filesystem: Filesystem, root: Path, shard: int) -> list[Path]
     return [root / keys.STAGE / name for name, stage in names if stage and stage[0] == shard]
 
 
+def commit(
+    filesystem: Filesystem,
+    root: Path,
+    staged: StagedShard,
+    claim: Claim,
+    identity: StoreIdentity,
+    *,
+    replaces: ShardVersion | None = None,
+) -> None:
+    """Commit a shard: by an intent over what is in place, and by a link where nothing is.
+
+    Raises as ``commit_new`` and ``commit_replacement`` do.
+    """
+    target = root / keys.shard_file(staged.marker.version.shard)
+    if replaces or filesystem.exists(target):
+        commit_replacement(filesystem, root, staged, claim, identity, replaces=replaces)
+    else:
+        commit_new(filesystem, root, staged, claim)
+
+
 def commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: Claim) -> None:
     """Commit the first generation of a shard.
 
@@ -70,7 +90,10 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
     filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
-    filesystem.link(within / keys.STAGED_DATA, target)
+    try:
+        filesystem.link(within / keys.STAGED_DATA, target)
+    except FileExistsError:
+        raise overtaken(marker.version.shard) from None
     filesystem.sync_folder(target.parent)
     try:
         filesystem.publish(root / marker.name, seal(marker.to_document()), within=within)
@@ -105,7 +128,10 @@ def commit_replacement(
             raise overtaken(marker.version.shard)
         filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
         intent = root / keys.intent(marker.version)
-        filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+        try:
+            filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
+        except FileExistsError:
+            raise overtaken(marker.version.shard) from None
     # From here whoever holds the claim finishes it; a writer that lost it must not touch the file.
     claim.verify()
     _finish(filesystem, root, marker, identity.geometry)
@@ -176,7 +202,11 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
         filesystem.publish(root / marker.name, seal(marker.to_document()), within=stage)
     except FileExistsError:
         filesystem.sync_folder(root / keys.COMMIT)
-    _remove_superseded(filesystem, root, version)
+    newest = committed_versions(filesystem, root)[version.shard][0]
+    if newest > version:
+        # A successor went on while we were stalled, and our marker came after its own.
+        filesystem.sync_folder(root / keys.COMMIT)
+    _remove_superseded(filesystem, root, newest)
     _remove_intent(filesystem, root, version)
     for folder in _folders_of(filesystem, root, marker):
         filesystem.remove_folder(folder)

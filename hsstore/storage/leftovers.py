@@ -13,10 +13,10 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.progress import Progress
 from hsstore.storage.catch_up import catch_up, planned, reached
 from hsstore.storage.claim import Claim, claimed
-from hsstore.storage.commit import pending_intents, staged_folders
+from hsstore.storage.commit import pending_intents
 from hsstore.storage.growing import growing, is_begun
 from hsstore.storage.journal import read_journal
-from hsstore.storage.stage import take_over
+from hsstore.storage.stage import earlier_folders, take_over
 from hsstore.storage.store import Store
 
 _PUBLISHED = (keys.COMMIT, keys.INTENT, keys.MANIFEST)
@@ -70,8 +70,8 @@ def secure_plan(store: Store) -> None:
 def _clear(store: Store, claim: Claim) -> None:
     committed = take_over(store, claim)
     if committed is not None:
-        _remove_staged(store, committed[0])
-    _remove_temporaries(store, claim.shard)
+        _remove_staged(store, committed[0], claim)
+    _remove_temporaries(store, claim)
 
 
 def _shards(store: Store) -> set[int]:
@@ -87,9 +87,9 @@ def _shards(store: Store) -> set[int]:
     return shards
 
 
-def _remove_staged(store: Store, committed: ShardVersion) -> None:
+def _remove_staged(store: Store, committed: ShardVersion, claim: Claim) -> None:
     store.filesystem.sync_folder(store.root / keys.COMMIT)
-    for folder in staged_folders(store.filesystem, store.root, committed.shard):
+    for folder in earlier_folders(store.filesystem, store.root, claim):
         if _generation(store, folder) <= committed.generation:
             store.filesystem.remove_folder(folder)
 
@@ -102,8 +102,16 @@ def _generation(store: Store, folder: Path) -> int:
         return 0
 
 
-def _remove_temporaries(store: Store, shard: int) -> None:
-    for folder in _PUBLISHED:
-        for name in store.filesystem.names(store.root / folder):
-            if (found := _TEMPORARY.fullmatch(name)) and int(found[1]) == shard:
-                store.filesystem.unlink(store.root / folder / name)
+def _remove_temporaries(store: Store, claim: Claim) -> None:
+    listed = [
+        (store.root / folder / name, _TEMPORARY.fullmatch(name))
+        for folder in _PUBLISHED
+        for name in store.filesystem.names(store.root / folder)
+    ]
+    found = [path for path, read in listed if read and int(read[1]) == claim.shard]
+    if found:
+        # After the listing: none of them is a successor's then.
+        claim.verify()
+    for path in found:
+        with contextlib.suppress(FileNotFoundError):
+            store.filesystem.unlink(path)

@@ -5,6 +5,7 @@ like. The caller holds the shard's claim.
 """
 
 import contextlib
+import stat
 from pathlib import Path
 
 import xxhash
@@ -14,24 +15,27 @@ from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
-from hsstore.storage.commit import staged_folders
+from hsstore.storage.claim import Claim
+from hsstore.storage.commit import overtaken
 from hsstore.storage.shard_file import encode_index
+from hsstore.storage.stage import earlier_folders
 from hsstore.storage.store import Store
 from hsstore.storage.writer import chunks_are_whole
 
 
-def roll_forward(store: Store, shard: int) -> Marker | None:
+def roll_forward(store: Store, claim: Claim) -> Marker | None:
     """Commit the shard file that is in place, if a manifest proves every byte of it.
 
-    Otherwise the file, if any, goes to quarantine/ and None is returned.
+    Otherwise what is in place, if anything, is kept in quarantine/ and None is returned; a plain
+    file stays in place too, for a commit to replace. ClaimedByAnother where the claim was lost.
     """
-    path = store.root / keys.shard_file(shard)
+    path = store.root / keys.shard_file(claim.shard)
     if not store.filesystem.exists(path):
         return None
-    for manifest, raw in valid_manifests(store, shard):
+    for manifest, raw in valid_manifests(store, claim.shard):
         if _is_whole(store, path, manifest):
-            return _publish(store, manifest, raw)
-    _set_aside(store, shard, path)
+            return _publish(store, manifest, raw, claim)
+    _set_aside(store, claim, path)
     return None
 
 
@@ -74,22 +78,33 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
         return False
 
 
-def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
+def _publish(store: Store, manifest: Manifest, raw: bytes, claim: Claim) -> Marker:
     marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
     # Who linked them may have been killed before these syncs.
     path = store.root / keys.shard_file(manifest.version.shard)
     store.filesystem.make_folders(path.parent, below=store.root)
     store.filesystem.sync_folder(path.parent)
     store.filesystem.sync_folder(store.root / keys.MANIFEST)
-    store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
-    for folder in staged_folders(store.filesystem, store.root, manifest.version.shard):
+    try:
+        store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
+    except FileExistsError:
+        raise overtaken(claim.shard) from None
+    for folder in earlier_folders(store.filesystem, store.root, claim):
         store.filesystem.remove_folder(folder)
     return marker
 
 
-def _set_aside(store: Store, shard: int, path: Path) -> None:
-    status = store.filesystem.status(path)
-    target = store.root / keys.quarantined_file(shard, status.st_ino)
-    store.filesystem.rename(path, target)
-    store.filesystem.sync_folder(target.parent)
-    store.filesystem.sync_folder(path.parent)
+def _set_aside(store: Store, claim: Claim, path: Path) -> None:
+    """Keep what is in place under a second name: if we have stalled, it may be committed by now."""
+    filesystem = store.filesystem
+    status = filesystem.status(path)
+    target = store.root / keys.quarantined_file(claim.shard, status.st_ino)
+    if stat.S_ISREG(status.st_mode):
+        # The name of a file that is there already is that of this very one.
+        with contextlib.suppress(FileExistsError):
+            filesystem.link(path, target)
+    else:
+        claim.verify()
+        filesystem.rename(path, target)
+    filesystem.sync_folder(target.parent)
+    filesystem.sync_folder(path.parent)

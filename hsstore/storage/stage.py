@@ -35,11 +35,26 @@ def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
 
 def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:
     """Rename the staging folders of a shard's earlier writers, so that they can publish no more."""
-    for path in staged_folders(filesystem, root, claim.shard):
+    for path in earlier_folders(filesystem, root, claim):
         shard, writer = keys.read_stage(path.name) or (claim.shard, claim.writer)
-        if writer != claim.writer and path == root / keys.stage(shard, writer):
+        if path == root / keys.stage(shard, writer):
             mark = secrets.token_hex(4)
-            filesystem.rename(path, root / keys.fenced(shard, writer, mark))
+            # Gone if its writer was alive after all and has finished its commit.
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rename(path, root / keys.fenced(shard, writer, mark))
+
+
+def earlier_folders(filesystem: Filesystem, root: Path, claim: Claim) -> list[Path]:
+    """The staging folders of a shard's earlier writers; ClaimedByAnother if there is a later one.
+
+    Listed before the claim is verified: whoever took it over meanwhile, while we were stalled, had
+    no folder then, so that nothing of theirs is among these.
+    """
+    own = root / keys.stage(claim.shard, claim.writer)
+    folders = [f for f in staged_folders(filesystem, root, claim.shard) if f != own]
+    if folders:
+        claim.verify()
+    return folders
 
 
 @contextlib.contextmanager
@@ -67,7 +82,7 @@ def open_stage(
     """The writer of ``staging``, to be closed by the caller."""
     folder = root / keys.stage(version.shard, claim.writer)
     fence(filesystem, root, claim)
-    for path in staged_folders(filesystem, root, version.shard):
+    for path in earlier_folders(filesystem, root, claim):
         if not filesystem.exists(folder) and _may_continue(filesystem, path, identity, version):
             filesystem.rename(path, folder)
     filesystem.make_folder(folder)
@@ -76,9 +91,11 @@ def open_stage(
     writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
     try:
         writer.verify_journalled()
-        for path in staged_folders(filesystem, root, version.shard):
-            if path != folder:
-                _salvage(filesystem, path, identity, writer)
+        for path in earlier_folders(filesystem, root, claim):
+            _salvage(filesystem, path, identity, writer)
+            # A successor reads either this folder or, since it fences it, the copy in ours.
+            claim.verify()
+            filesystem.remove_folder(path)
     except BaseException:
         with contextlib.suppress(OSError):
             writer.close()
@@ -117,7 +134,7 @@ def _journal(filesystem: Filesystem, folder: Path) -> Journal:
 def _salvage(
     filesystem: Filesystem, folder: Path, identity: StoreIdentity, writer: ShardWriter
 ) -> None:
-    """Copy the verified samples of a fenced folder that the writer lacks, then remove it."""
+    """Copy the verified samples of a fenced folder that the writer lacks, durably."""
     journal, path = _journal(filesystem, folder), folder / keys.STAGED_DATA
     wanted = sorted(journal.samples.keys() - writer.journal.settled())
     if wanted and _is_of(journal, identity, writer.version):
@@ -129,4 +146,3 @@ def _salvage(
                     sample = journal.samples[number]
                     writer.copy(sample, journal.origins[sample.origin], verified)
         writer.sync()
-    filesystem.remove_folder(folder)

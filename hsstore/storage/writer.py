@@ -76,7 +76,11 @@ class ShardWriter:
         self._synced_at = time.monotonic()
         self._broken = False
         self._data = filesystem.open(self._data_path, os.O_RDWR | os.O_CREAT)
-        self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._journal = filesystem.open(self._journal_path, os.O_RDWR | os.O_CREAT)
+        except BaseException:
+            filesystem.close(self._data)
+            raise
         try:
             filesystem.sync_folder(folder)
             self._load()

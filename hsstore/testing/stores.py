@@ -14,7 +14,7 @@ from hsstore.storage.claim import claimed
 from hsstore.storage.commit import commit_replacement
 from hsstore.storage.create import create
 from hsstore.storage.extend import extend
-from hsstore.storage.stage import open_stage
+from hsstore.storage.stage import staging, take_over
 from hsstore.storage.store import Store
 from hsstore.testing.sources import SeededSource, seeded_states
 
@@ -143,18 +143,18 @@ def contents(store: Store) -> dict[str, str]:
 
 def replace(store: Store, shard: int) -> None:
     """Commit the next generation of a shard, its samples extracted anew."""
-    committed, _ = store.committed()[shard]
-    version = ShardVersion(shard, committed.generation + 1)
     source = SeededSource(store.identity)
     samples, tokens = store.samples, store.tokens(shard)
     with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
-        writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
-        for sample in samples.shard_samples(shard):
-            key, ids, _ = tokens.sample(sample - tokens.first_sample)
-            states = seeded_states(store.identity, ids)
-            writer.add(samples.extent(sample), key, states, source.origin())
-        staged = writer.finish(samples.shard_samples(shard))
-        writer.close()
+        take_over(store, claim)
+        committed, _ = store.committed()[shard]
+        version = ShardVersion(shard, committed.generation + 1)
+        with staging(store, version, claim) as writer:
+            for sample in samples.shard_samples(shard):
+                key, ids, _ = tokens.sample(sample - tokens.first_sample)
+                states = seeded_states(store.identity, ids)
+                writer.add(samples.extent(sample), key, states, source.origin())
+            staged = writer.finish(samples.shard_samples(shard))
         commit_replacement(
             store.filesystem, store.root, staged, claim, store.identity, replaces=committed
         )
