@@ -36,10 +36,20 @@ def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
 def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:
     """Rename the staging folders of a shard's earlier writers, so that they can publish no more."""
     for path in staged_folders(filesystem, root, claim.shard):
-        shard, writer = keys.read_stage(path.name) or (claim.shard, claim.writer)
-        if writer != claim.writer and path == root / keys.stage(shard, writer):
-            mark = secrets.token_hex(4)
-            filesystem.rename(path, root / keys.fenced(shard, writer, mark))
+        if keys.read_stage(path.name) != (claim.shard, claim.writer):
+            # What is needed for nothing may be removed at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                fence_folder(filesystem, path)
+
+
+def fence_folder(filesystem: Filesystem, path: Path) -> Path:
+    """Rename one staging folder, unless that was done before; what it is called from then on."""
+    found = keys.read_stage(path.name)
+    if found is None or keys.is_fenced(path.name):
+        return path
+    fenced = path.parents[1] / keys.fenced(*found, secrets.token_hex(4))
+    filesystem.rename(path, fenced)
+    return fenced
 
 
 @contextlib.contextmanager
@@ -69,7 +79,8 @@ def open_stage(
     fence(filesystem, root, claim)
     for path in staged_folders(filesystem, root, version.shard):
         if not filesystem.exists(folder) and _may_continue(filesystem, path, identity, version):
-            filesystem.rename(path, folder)
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rename(path, folder)
     filesystem.make_folder(folder)
     filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
     filesystem.sync_folder(root / keys.STAGE)
