@@ -147,10 +147,16 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
 
 @contextlib.contextmanager
 def claimed(filesystem: Filesystem, root: Path, store: str, shard: int) -> Iterator[Claim]:
-    """A claim for the length of a with block, under a new writer id."""
+    """A claim for the length of a with block, under a new writer id.
+
+    A file that is gone because of a takeover ends the block with ClaimedByAnother.
+    """
     claim = acquire(filesystem, root, store, shard, secrets.token_hex(8))
     try:
         yield claim
+    except FileNotFoundError:
+        claim.verify()
+        raise
     finally:
         claim.release()
 

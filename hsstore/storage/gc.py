@@ -7,9 +7,7 @@ whoever comes; then, under the claim of its shard, what is of no use to anybody 
 import contextlib
 import errno
 import os
-import secrets
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -21,13 +19,16 @@ from hsstore.storage.building import remove_abandoned
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.growing import growing, remove_growth
-from hsstore.storage.litter import look, look_at_growth, look_at_shard, place_of
+from hsstore.storage.litter import (
+    UNTOUCHED_SECONDS,
+    look,
+    look_at_growth,
+    look_at_shard,
+    place_of,
+)
 from hsstore.storage.lost_plan import refuse_lost_plan
 from hsstore.storage.stage import fence_folder, take_over
 from hsstore.storage.store import Store
-
-# A publication takes a moment; who needs longer than this for one has to begin again.
-UNTOUCHED_SECONDS = 3600.0
 
 
 def needless(store: Store, *, quarantine: bool = False) -> Sighting:
@@ -130,18 +131,14 @@ class _Run:
 
     def _clear_shard(self, shard: int) -> None:
         store = self.store
-        with contextlib.ExitStack() as stack:
-            claim = stack.enter_context(
-                claimed(store.filesystem, store.root, store.identity.uuid, shard)
-            )
-            stack.enter_context(_naming_a_rival(claim))
+        with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
             take_over(store, claim)
             items = look_at_shard(store, shard)
             self._note(items)
-            bin_ = stack.enter_context(_Bin(store, claim))
-            for item in items:
-                claim.verify()
-                self._try(item, bin_)
+            with _Bin(store, claim) as bin_:
+                for item in items:
+                    claim.verify()
+                    self._try(item, bin_)
 
     # -- one item ------------------------------------------------------------------------------
 
@@ -223,16 +220,6 @@ def _unfenced(item: Litter) -> str:
     return item.path[: -len(".00000000")] if keys.is_fenced(name) else item.path
 
 
-@contextlib.contextmanager
-def _naming_a_rival(claim: Claim) -> Iterator[None]:
-    """ClaimedByAnother for what is gone because a rival has taken over."""
-    try:
-        yield
-    except FileNotFoundError:
-        claim.verify()
-        raise
-
-
 def _remove_all(filesystem: Filesystem, path: Path, root: Path) -> None:
     """Remove a file, link or folder of the quarantine with all that is in it."""
     status = filesystem.status(path)
@@ -248,12 +235,8 @@ def _remove_all(filesystem: Filesystem, path: Path, root: Path) -> None:
 
 def _remove_untouched(filesystem: Filesystem, path: Path) -> None:
     """Remove a temporary file that nobody's claim guards, unless somebody may be publishing it."""
-    probe = path.with_name(f".now.{secrets.token_hex(4)}")
-    filesystem.write_new(probe, b"")
-    try:
-        filesystem.touch(probe)
-        age = filesystem.status(probe).st_mtime - filesystem.status(path).st_mtime
-    finally:
-        filesystem.unlink(probe)
-    if age > UNTOUCHED_SECONDS:
+    # The filesystem's now, whatever the clock here says.
+    filesystem.touch(path.parent)
+    now = filesystem.status(path.parent).st_mtime
+    if now - filesystem.status(path).st_mtime > UNTOUCHED_SECONDS:
         filesystem.unlink(path)

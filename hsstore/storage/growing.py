@@ -118,6 +118,10 @@ def growing(store: Store) -> Iterator[Growing]:
             if left := _undecided(found.store):
                 found.discard(left)
             yield found
+        except FileNotFoundError:
+            # Whoever takes over clears away what its predecessor was about to put in place.
+            found.verify()
+            raise
         finally:
             # The error on its way is the one to see, not that of cleaning up behind it.
             with contextlib.suppress(OSError):

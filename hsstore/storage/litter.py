@@ -7,6 +7,7 @@ certainly gone is left out.
 
 import contextlib
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -22,8 +23,12 @@ from hsstore.storage.space import STATUS_BLOCK_BYTES
 from hsstore.storage.store import Store
 from hsstore.storage.zarr_arrays import TABLE_CHUNK
 
-_DOCUMENTS = (keys.MANIFEST, keys.INTENT, keys.COMMIT)
+UNPUBLISHED = "what it was to become was never published"
 _STAGED = frozenset({keys.STAGED_DATA, keys.STAGED_JOURNAL, keys.STAGED_HOLDER})
+
+
+# A publication takes a moment; who needs longer than this for one has to begin again.
+UNTOUCHED_SECONDS = 3600.0
 
 
 def look(store: Store, *, quarantine: bool = False) -> Sighting:
@@ -45,7 +50,7 @@ def look(store: Store, *, quarantine: bool = False) -> Sighting:
     if keys.GROWTH not in claims.held:
         sight.items += [*growth, *_claims(store, claims, keys.GROWTH)]
     sight.items += [item for item in aside if item.of not in claims.held]
-    sight.items += [*_calibrations(store), *_creations(store)]
+    sight.items += [*_unguarded(store), *_creations(store)]
     return sight
 
 
@@ -133,7 +138,6 @@ _READ: dict[str, Callable[[str], int | None]] = {
     keys.STAGE: _staged_shard,
     keys.INTENT: _intended_shard,
     keys.COMMIT: _shard(keys.read_marker),
-    keys.CLAIM: lambda _: None,
 }
 
 
@@ -142,7 +146,7 @@ _READ: dict[str, Callable[[str], int | None]] = {
 
 def _of_shard(store: Store, names: Names, shard: int) -> Iterator[Litter]:
     for path in names.temporaries.get(shard, []):
-        yield from _item(store, "temporary", path, "what it was to become was never published",
+        yield from _item(store, "temporary", path, UNPUBLISHED,
                          of=shard, claim=shard)  # fmt: skip
     if shard in names.of(keys.INTENT):
         return
@@ -169,7 +173,7 @@ def _staged(store: Store, name: str, shard: int, committed: int) -> Iterator[Lit
         for inner in store.filesystem.names(store.root / path):
             if inner.startswith("."):
                 yield from _item(store, "temporary", f"{path}/{inner}",
-                                 "what it was to become was never published",
+                                 UNPUBLISHED,
                                  of=shard, claim=shard)  # fmt: skip
 
 
@@ -238,7 +242,7 @@ def _growth(store: Store) -> Iterator[Litter]:
         yield from _item(store, "growth", path, "no plan names it",
                          of=keys.GROWTH, claim=keys.GROWTH)  # fmt: skip
     for path in _growths_temporaries(store):
-        yield from _item(store, "temporary", path, "what it was to become was never put in place",
+        yield from _item(store, "temporary", path, UNPUBLISHED,
                          of=keys.GROWTH, claim=keys.GROWTH)  # fmt: skip
 
 
@@ -247,9 +251,6 @@ def _growths_temporaries(store: Store) -> Iterator[str]:
         for name in _names(store.filesystem, store.root / folder):
             if name.startswith("."):
                 yield f"{folder}/{name}"
-    for name in store.filesystem.names(store.root / keys.CLAIM):
-        if keys.read_temporary(name) == keys.GROWTH:
-            yield f"{keys.CLAIM}/{name}"
 
 
 def _array_folders(store: Store) -> list[str]:
@@ -272,11 +273,18 @@ def _quarantine(store: Store) -> Iterator[Litter]:
                          "it was put aside for people to look at", of=of)  # fmt: skip
 
 
-def _calibrations(store: Store) -> Iterator[Litter]:
-    for name in _names(store.filesystem, store.root / keys.CALIBRATION):
-        if name.startswith("."):
-            yield from _item(store, "temporary", f"{keys.CALIBRATION}/{name}",
-                             "what it was to become was never published")  # fmt: skip
+def _unguarded(store: Store) -> Iterator[Litter]:
+    """Temporary files whose makers hold no claim yet: by the clock here, old enough to look at."""
+    for folder in (keys.CALIBRATION, keys.CLAIM):
+        for name in _names(store.filesystem, store.root / folder):
+            path = store.root / folder / name
+            with contextlib.suppress(FileNotFoundError):
+                if name.startswith(".") and _is_old(store.filesystem, path):
+                    yield from _item(store, "temporary", f"{folder}/{name}", UNPUBLISHED)
+
+
+def _is_old(filesystem: Filesystem, path: Path) -> bool:
+    return time.time() - filesystem.status(path).st_mtime > UNTOUCHED_SECONDS
 
 
 def _creations(store: Store) -> Iterator[Litter]:
