@@ -1,8 +1,12 @@
 """gc: litter of every kind is found and goes; nothing that anybody needs does, whatever happens."""
 
+import contextlib
 import errno
 import os
+import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +17,12 @@ from hsstore.errors import ClaimedByAnother, InvalidDocument
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
 from hsstore.model import keys
+from hsstore.model.document import seal
 from hsstore.model.litter import Cleared
+from hsstore.storage import claim as claims
 from hsstore.storage import writer
 from hsstore.storage.extend import extend
+from hsstore.storage.filesystem import LOCAL
 from hsstore.storage.gc import clear, needless
 from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
@@ -69,7 +76,7 @@ def assert_tidy(root: Path) -> None:
     assert [finding for finding in fsck(root, threads=1) if finding.severity != "note"] == []
 
 
-# -- every kind ------------------------------------------------------------------------------------
+# -- every kind -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("planter", PLANTERS, ids=lambda planter: planter.name)
@@ -187,7 +194,6 @@ def test_a_manifest_stays_that_may_be_the_only_proof_of_the_file_in_place(store:
     marker = store.marker(0)
     names = (marker.name, marker.manifest_name)
     older = {name: (store.root / name).read_bytes() for name in names}
-    newer = SeededSource(store.identity)
     shard = store.root / keys.shard_file(0)
     replace(store, 0)
     replaced = store.marker(0)
@@ -197,17 +203,14 @@ def test_a_manifest_stays_that_may_be_the_only_proof_of_the_file_in_place(store:
         (store.root / name).write_bytes(raw)
     # Equal states cannot tell the two apart; other ones can.
     assert found(store) == {("manifest", replaced.manifest_name)}
-    raw = bytearray(shard.read_bytes())
-    raw[manifest.chunks[0].offset] ^= 1
-    shard.write_bytes(raw)
+    damaged = bytearray(shard.read_bytes())
+    damaged[manifest.chunks[0].offset] ^= 1
+    shard.write_bytes(damaged)
     other = manifest.to_document()
     other["chunks"] = [[c, o, n, "0" * 16 if c == manifest.chunks[0].chunk else h]
                        for c, o, n, h in other["chunks"]]  # fmt: skip
-    from hsstore.model.document import seal  # noqa: PLC0415
-
     (store.root / replaced.manifest_name).write_bytes(seal(other))
     assert found(store) == set()
-    assert newer.asked == []
 
 
 def test_quarantine_goes_only_on_demand(store: Store) -> None:
@@ -281,7 +284,7 @@ def test_beside_an_extraction_nothing_is_taken(tmp_path: Path) -> None:
     assert_complete(store.root)
 
 
-# -- after crashes, and beside stalled writers -------------------------------------------------------
+# -- after crashes, and beside stalled writers ----------------------------------------------------
 
 
 def extraction(store: Store) -> None:
@@ -322,11 +325,9 @@ def copied(source: Path, root: Path) -> Path:
 
 def die(root: Path) -> None:
     """Make the claims of this process look like those of one that is gone."""
-    from hsstore.storage import claim  # noqa: PLC0415
-
     for path in (root / keys.CLAIM).glob("*.json"):
-        holder = claim.read_holder(claim.Filesystem(), path)
-        claim._HELD.discard(holder.writer if holder else "")
+        holder = claims.read_holder(LOCAL, path)
+        claims._HELD.discard(holder.writer if holder else "")
 
 
 def silence(root: Path) -> None:
@@ -463,7 +464,7 @@ def test_a_writer_stalled_anywhere_finishes_or_is_refused(
     assert refused or stall == "live" or name == "extraction"
 
 
-# -- gc itself ---------------------------------------------------------------------------------------
+# -- gc itself ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -499,16 +500,14 @@ def test_gc_crashed_or_refused_anywhere_harms_nothing_and_the_next_one_finishes(
     record_property: Callable[[str, object], None],
 ) -> None:
     healthy = contents(Store.open(littered / "store"))
-    for n, root in enumerate(copies(littered, tmp_path / "copy")):  # noqa: B007 - counted below
+    for n, root in enumerate(copies(littered, tmp_path / "copy")):
         filesystem = FaultyFilesystem(kinds)
         if code is None:
             filesystem.crash(n)
         else:
             filesystem.fail(n, code, forever=forever)
-        try:
+        with contextlib.suppress(Crash, OSError):
             clear(Store.open(root, filesystem=filesystem))
-        except (Crash, OSError):
-            pass
         reached = n < len(filesystem.operations)
         assert contents(Store.open(root)) == healthy
         assert assert_exact(root) == 2
@@ -581,3 +580,114 @@ def test_a_power_cut_at_any_moment_of_gc_leaves_the_store_right(
     print(f"power cuts of gc: {len(filesystem.states)} states")  # noqa: T201
     record_property("states", len(filesystem.states))
     assert len(filesystem.states) > 20
+
+
+# -- real disks, real processes -------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of 1 MiB."""
+    if os.geteuid():
+        pytest.skip("mounting a filesystem takes root")
+    disk = made(tmp_path / "disk")
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
+    yield disk
+    subprocess.run(["/bin/umount", disk], check=True)
+
+
+def fill_disk(disk: Path) -> None:
+    """Leave not a single block free."""
+    left = os.statvfs(disk).f_bfree
+    (disk / "filler").write_bytes(bytes(4096 * left))
+    assert os.statvfs(disk).f_bfree == 0
+
+
+@pytest.mark.root
+def test_on_a_disk_full_to_the_last_block_gc_makes_room_for_extraction(small_disk: Path) -> None:
+    store = empty_store(small_disk / "store", LENGTHS)
+    kept = stage_samples(store, store.plan.shards - 1)
+    fill(store, shards=range(1))
+    planted = litter(store)
+    size = sum(item.bytes for item in needless(store).items)
+    fill_disk(small_disk)
+    source = SeededSource(store.identity)
+    with pytest.raises(OSError, match="No space left"):
+        extract(store, source)
+    done = clear(store)
+    assert (len(done.removed), done.kept, done.notes) == (len(planted), [], [])
+    assert os.statvfs(small_disk).f_bfree * 4096 >= size
+    assert kept.exists() or journalled(store.root)
+    assert extract(store, source).complete
+    assert len(source.asked) == len(set(source.asked))
+    assert not set(source.asked) & set(store.samples.shard_samples(store.plan.shards - 1))
+    (small_disk / "filler").unlink()
+    clear(store)
+    assert_complete(store.root)
+    assert_tidy(store.root)
+
+
+@pytest.mark.root
+def test_without_space_for_a_claim_what_needs_one_stays_and_is_named(small_disk: Path) -> None:
+    store = fill(empty_store(small_disk / "store", LENGTHS))
+    litter(store, ["orphan-manifests"])
+    fill_disk(small_disk)
+    done = clear(store)
+    assert done.removed == []
+    assert len(done.kept) == 2
+    assert all("No space left" in why for _, why in done.kept)
+
+
+def command(module: str, *words: Path | str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'cli'}"}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, words)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(8, marks=pytest.mark.sweep)])
+def test_gcs_beside_extractions_that_are_killed_leave_all_that_was_journalled(
+    tmp_path: Path, rounds: int, record_property: Callable[[str, object], None]
+) -> None:
+    lengths = random.Random(7).choices(range(1, 17), k=24)  # noqa: S311 - no secret
+    whole = fill(empty_store(tmp_path / "whole", lengths))
+    store, log = empty_store(tmp_path / "store", lengths), tmp_path / "log"
+    chance = random.Random(rounds)  # noqa: S311 - no secret
+    safe: set[int] = set()
+    computed: list[str] = []
+    for _ in range(rounds):
+        writers = [
+            command("hsstore.testing.slow_extraction", store.root, log, "0.01") for _ in range(2)
+        ]
+        cleaners = [command("hsstore_cli", "gc", store.root, "--apply") for _ in range(2)]
+        time.sleep(chance.uniform(0.5, 2.5))
+        for process in writers:
+            process.kill()
+        for process in cleaners:
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 0, said
+        for process in writers:
+            process.communicate(timeout=60)
+        assert_exact(store.root)
+        computed = log.read_text().split() if log.exists() else []
+        again = [sample for sample in safe if computed.count(str(sample)) > 1]
+        assert not again
+        safe = committed_samples(store.root) | journalled(store.root)
+        assert all(done.kept == [] for done in [clear(store)])
+        assert committed_samples(store.root) | journalled(store.root) == safe
+        safe = {sample for sample in safe if computed.count(str(sample)) == 1}
+    source = SeededSource(store.identity)
+    assert extract(store, source).complete
+    assert not safe & set(source.asked)
+    clear(store)
+    assert contents(store) == contents(whole)
+    assert_complete(store.root)
+    assert_tidy(store.root)
+    print(f"gc beside killed extractions: {2 * rounds} kills, {2 * rounds} gcs")  # noqa: T201
+    record_property("kills", 2 * rounds)
