@@ -16,7 +16,7 @@ from hsstore.errors import OUT_OF_SPACE, ClaimedByAnother, StorageFailed, StoreE
 from hsstore.model import keys
 from hsstore.model.litter import Cleared, Litter, Sighting
 from hsstore.storage.building import remove_abandoned
-from hsstore.storage.claim import Claim, claimed
+from hsstore.storage.claim import Claim, claimed, is_abandoned
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.growing import growing, remove_growth
 from hsstore.storage.litter import (
@@ -238,5 +238,6 @@ def _remove_untouched(filesystem: Filesystem, path: Path) -> None:
     # The filesystem's now, whatever the clock here says.
     filesystem.touch(path.parent)
     now = filesystem.status(path.parent).st_mtime
-    if now - filesystem.status(path).st_mtime > UNTOUCHED_SECONDS:
+    silent = now - filesystem.status(path).st_mtime > UNTOUCHED_SECONDS
+    if silent or is_abandoned(filesystem, path):
         filesystem.unlink(path)

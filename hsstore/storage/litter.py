@@ -274,12 +274,16 @@ def _quarantine(store: Store) -> Iterator[Litter]:
 
 
 def _unguarded(store: Store) -> Iterator[Litter]:
-    """Temporary files whose makers hold no claim yet: by the clock here, old enough to look at."""
+    """Temporary files whose makers hold no claim yet, and are gone or, by the clock here, silent.
+
+    That clock decides nothing: their removal asks the filesystem's.
+    """
     for folder in (keys.CALIBRATION, keys.CLAIM):
         for name in _names(store.filesystem, store.root / folder):
             path = store.root / folder / name
             with contextlib.suppress(FileNotFoundError):
-                if name.startswith(".") and _is_old(store.filesystem, path):
+                silent = _is_old(store.filesystem, path)
+                if name.startswith(".") and (silent or is_abandoned(store.filesystem, path)):
                     yield from _item(store, "temporary", f"{folder}/{name}", UNPUBLISHED)
 
 

@@ -243,6 +243,13 @@ def test_a_young_temporary_file_that_no_claim_guards_stays(store: Store) -> None
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+def test_a_claim_that_a_dead_process_did_not_come_to_publish_goes_at_once(store: Store) -> None:
+    path = store.root / abandon(store, 0)
+    path.rename(path.with_name(f".{path.name}.0123abcd"))
+    assert len(clear(store).removed) == 1
+    assert_tidy(store.root)
+
+
 def test_a_store_that_lost_its_plan_is_refused(store: Store, tmp_path: Path) -> None:
     extend(store, more_samples(tmp_path / "more.jsonl", (4,), first=len(LENGTHS)))
     (store.root / keys.plan(1)).unlink()
@@ -328,6 +335,8 @@ def die(root: Path) -> None:
     for path in (root / keys.CLAIM).glob("*.json"):
         holder = claims.read_holder(LOCAL, path)
         claims._HELD.discard(holder.writer if holder else "")
+    for path in (root / keys.CLAIM).glob(".*"):
+        os.utime(path, (0, time.time() - 3601))
 
 
 def silence(root: Path) -> None:
