@@ -45,7 +45,9 @@ class Litter:
         if self.kind == "creation":
             return "no process has its hsstore.json locked"
         if self.of is None:
-            return "its process is gone, or silent for an hour" if self.kind == "temporary" else "none"
+            return (
+                "its process is gone, or silent for an hour" if self.kind == "temporary" else "none"
+            )
         what = "the store's growth" if self.of == keys.GROWTH else f"shard {self.of}"
         if self.claim is None:
             return f"whoever claimed {what} is gone"

@@ -463,7 +463,9 @@ def test_a_writer_stalled_anywhere_finishes_or_is_refused(
         there = assert_exact(root)
         assert there == len(committed_samples(root))
         if stall == "live":
-            assert (refused, cleared[0].removed) == (0, []), n
+            # At the end a claim that is being given up is nobody's any more.
+            assert {item.kind for item in cleared[0].removed} <= {"claim"}, n
+            assert refused == 0, n
             assert name == "extension" or there == 2, n
         finish(root, kept)
         n += every
