@@ -135,14 +135,14 @@ class _Run:
             take_over(store, claim)
             items = look_at_shard(store, shard)
             self._note(items)
-            with _Bin(store, claim) as bin_:
+            with Bin(store, claim) as bin_:
                 for item in items:
                     claim.verify()
                     self._try(item, bin_)
 
     # -- one item ------------------------------------------------------------------------------
 
-    def _try(self, item: Litter, bin_: "_Bin | None" = None) -> None:
+    def _try(self, item: Litter, bin_: "Bin | None" = None) -> None:
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._remove(item, place_of(self.store, item), bin_)
@@ -150,7 +150,7 @@ class _Run:
         except OSError as error:
             self.refused[_unfenced(item)] = str(StorageFailed.from_os(error))
 
-    def _remove(self, item: Litter, place: Path, bin_: "_Bin | None") -> None:
+    def _remove(self, item: Litter, place: Path, bin_: "Bin | None") -> None:
         filesystem = self.store.filesystem
         if item.kind in ("staged", "marker", "manifest"):
             self._secure()
@@ -184,7 +184,7 @@ class _Run:
         self.secured = True
 
 
-class _Bin:
+class Bin:
     """Where a claim holder drops what only a holder may remove: into its own staging folder.
 
     A takeover renames that folder before it looks at anything, so whoever was overtaken without

@@ -21,10 +21,12 @@ from hsstore.model.document import seal
 from hsstore.model.litter import Cleared
 from hsstore.storage import claim as claims
 from hsstore.storage import writer
+from hsstore.storage.claim import claimed
 from hsstore.storage.extend import extend
 from hsstore.storage.filesystem import LOCAL
-from hsstore.storage.gc import clear, needless
+from hsstore.storage.gc import Bin, clear, needless
 from hsstore.storage.growing import growing
+from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
 from hsstore.testing.faults import CHANGING, GROWING, Crash, FaultyFilesystem
@@ -238,6 +240,7 @@ def test_a_young_temporary_file_that_no_claim_guards_stays(store: Store) -> None
     path = store.root / keys.CALIBRATION / ".00000000.json.0123abcd"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"being published")
+    assert found(store) == set()
     done = clear(store)
     assert path.exists()
     assert (done.removed, done.kept) == ([], [])
@@ -583,6 +586,20 @@ def test_a_growth_stalled_anywhere_at_its_beginning_keeps_off_its_successors_tok
         grown = Store.open(root)
         assert [len(grown.tokens(shard).keys) for shard in range(grown.plan.shards)] == [2, 1], n
     assert n > 10
+
+
+def test_who_was_overtaken_takes_no_manifest_away(store: Store) -> None:
+    """A successor may go by one that nothing named before."""
+    (_, manifest), *_ = litter(store, ["orphan-manifests"])
+    stalled = hold(store, 0)
+    dropped = Bin(store, stalled)
+    dropped.drop(store.root / litter(store, ["temporaries"])[0][1])
+    silence(store.root)
+    with claimed(store.filesystem, store.root, store.identity.uuid, 0) as claim:
+        take_over(store, claim)
+        with pytest.raises(FileNotFoundError):
+            dropped.drop(store.root / manifest)
+    assert (store.root / manifest).exists()
 
 
 def test_markers_are_durable_before_what_they_make_needless_goes(store: Store) -> None:
