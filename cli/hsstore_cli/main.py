@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "Show what is in a store, a shard or a sample.",
     "fsck": "Check a store and name what is damaged; writes nothing.",
     "repair": "Mend a store; shows what it would do unless told to apply it.",
+    "gc": "Show what a store has no need of, or remove it.",
     "demo": "Walk the whole path on a small model.",
 }
 """Every command and its line in the help; the module of a command has its name."""

@@ -156,6 +156,18 @@ def read_stage(name: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
+def is_fenced(name: str) -> bool:
+    """Whether a takeover has renamed the staging folder, or that of a growth, of that name."""
+    found = _STAGE.fullmatch(name) or _GROWTH.fullmatch(name)
+    return bool(found and found[found.re.groups])
+
+
+def read_temporary(name: str) -> int | None:
+    """The shard of a temporary name in a folder of shards' documents, None for another name."""
+    found = _TEMPORARY.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def _stem(version: ShardVersion) -> str:
     return f"{version.shard:08d}-{version.generation:06d}"
 
@@ -166,3 +178,4 @@ _MANIFEST = re.compile(r"([0-9]{8})-([0-9]{6})\.([0-9a-f]{16})\.json")
 _INTENT = re.compile(r"([0-9]{8})-([0-9]{6})\.json")
 _CLAIM = re.compile(r"([0-9]{8})-([0-9]{6})\.json")
 _STAGE = re.compile(r"([0-9]{8})\.([0-9a-f]{16})(\.[0-9a-f]{8})?")
+_TEMPORARY = re.compile(r"\.([0-9]{8})-.*")

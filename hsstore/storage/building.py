@@ -109,15 +109,13 @@ def _probe(root: Path, filesystem: Filesystem) -> None:
         filesystem.unlink(probe)
 
 
-def _remove_leftovers(target: Path, filesystem: Filesystem) -> None:
-    pattern = re.compile(re.escape(f".{target.name}.creating-") + "[0-9a-f]{8}")
-    for name in filter(pattern.fullmatch, filesystem.names(target.parent)):
-        # Another's, alive or gone meanwhile: not for us to remove, and no reason to fail.
-        with contextlib.suppress(OSError):
-            _remove_if_dead(target.parent / name, filesystem)
+def abandoned(target: Path, filesystem: Filesystem) -> list[Path]:
+    """Folders of creations of a store whose makers are gone; nothing is written. Raises OSError."""
+    return [path for path in _leftovers(target, filesystem) if not _is_locked(path, filesystem)]
 
 
-def _remove_if_dead(leftover: Path, filesystem: Filesystem) -> None:
+def remove_abandoned(leftover: Path, filesystem: Filesystem) -> None:
+    """Remove the folder of a creation; OSError while its maker has it locked."""
     if not stat.S_ISDIR(filesystem.status(leftover).st_mode):
         return
     with contextlib.suppress(OSError):
@@ -125,6 +123,29 @@ def _remove_if_dead(leftover: Path, filesystem: Filesystem) -> None:
     with filesystem.opened(leftover / keys.IDENTITY, os.O_RDWR) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(leftover)
+
+
+def _is_locked(leftover: Path, filesystem: Filesystem) -> bool:
+    try:
+        with filesystem.opened(leftover / keys.IDENTITY) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _leftovers(target: Path, filesystem: Filesystem) -> list[Path]:
+    pattern = re.compile(re.escape(f".{target.name}.creating-") + "[0-9a-f]{8}")
+    return [target.parent / n for n in filesystem.names(target.parent) if pattern.fullmatch(n)]
+
+
+def _remove_leftovers(target: Path, filesystem: Filesystem) -> None:
+    for leftover in _leftovers(target, filesystem):
+        # Another's, alive or gone meanwhile: not for us to remove, and no reason to fail.
+        with contextlib.suppress(OSError):
+            remove_abandoned(leftover, filesystem)
 
 
 def _remove(root: Path) -> None:

@@ -218,6 +218,12 @@ def _age_seconds(filesystem: Filesystem, path: Path, shard: int) -> float:
             filesystem.unlink(probe)
 
 
+def is_abandoned(filesystem: Filesystem, path: Path) -> bool:
+    """Whether the holder of a claim is provably dead; True for one that is gone by now."""
+    holder = read_holder(filesystem, path)
+    return not filesystem.exists(path) if holder is None else holder.provably_dead()
+
+
 def _held(shard: int, how: str) -> ClaimedByAnother:
     return ClaimedByAnother(
         f"shard {shard} is held {how}",

@@ -134,7 +134,8 @@ def commit_replacement(
             raise overtaken(marker.version.shard) from None
     # From here whoever holds the claim finishes it; a writer that lost it must not touch the file.
     claim.verify()
-    _finish(filesystem, root, marker, identity.geometry)
+    with _fenced(filesystem, staged):
+        _finish(filesystem, root, marker, identity.geometry)
 
 
 def read_intent(
@@ -190,7 +191,7 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     if stage is not None:
         filesystem.make_folders(target.parent, below=root)
         filesystem.rename(stage / keys.STAGED_DATA, target)
-    elif not _is(filesystem, target, marker, geometry):
+    elif not is_file_of(filesystem, target, marker, geometry):
         raise StoreError(
             f"shard {version.shard}: a decided replacement has lost its staged file",
             place=str(root / keys.intent(version)),
@@ -242,7 +243,7 @@ def _stage_of(
 ) -> Path | None:
     """The folder that still holds an intent's file, fenced by a takeover or not."""
     for folder in _folders_of(filesystem, root, marker):
-        if _is(filesystem, folder / keys.STAGED_DATA, marker, geometry):
+        if is_file_of(filesystem, folder / keys.STAGED_DATA, marker, geometry):
             return folder
     return None
 
@@ -254,7 +255,7 @@ def _folders_of(filesystem: Filesystem, root: Path, marker: Marker) -> list[Path
     return [root / keys.STAGE / name for name in names if keys.read_stage(name) == wanted]
 
 
-def _is(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
+def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
     """Whether a file is, by size and index, the one that a marker names."""
     try:
         with filesystem.opened(target) as fd:

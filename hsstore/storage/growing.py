@@ -21,8 +21,8 @@ from hsstore.storage.lost_plan import refuse_lost_plan
 from hsstore.storage.store import Store
 
 TOKENS = "tokens"
-# A fenced folder has one more, before its mark.
-DOTS = 2
+# What token files without a plan are called while they are being removed.
+UNDECIDED = "undecided"
 
 
 @dataclass(slots=True)
@@ -48,9 +48,24 @@ class Growing:
 
     def begin(self) -> None:
         """Make the folder that the growth is prepared in; ClaimedByAnother after a takeover."""
+        self._own()
+        with _fenced(self.store.filesystem, self._folder):
+            self.store.filesystem.make_folder(self._folder / TOKENS)
+
+    def discard(self, undecided: list[Path]) -> None:
+        """Remove token files of growths that were never decided; ClaimedByAnother after a takeover.
+
+        Through the own folder: by their name they may be a successor's, decided meanwhile.
+        """
+        self._own()
+        for number, path in enumerate(undecided):
+            with _fenced(self.store.filesystem, self._folder):
+                self.store.filesystem.rename(path, self._folder / f"{UNDECIDED}-{number}")
+        self.withdraw()
+
+    def _own(self) -> None:
         with _fenced(self.store.filesystem, self._folder):
             self.store.filesystem.make_folder(self._folder)
-            self.store.filesystem.make_folder(self._folder / TOKENS)
         # A takeover before this found no folder to rename; a later one will.
         self.verify()
 
@@ -79,7 +94,7 @@ class Growing:
 
         Token files that have theirs stay: without their plan nobody can say whose they are.
         """
-        _remove(self.store.filesystem, self._folder)
+        remove_growth(self.store.filesystem, self._folder)
 
 
 @contextlib.contextmanager
@@ -97,10 +112,16 @@ def growing(store: Store) -> Iterator[Growing]:
         # Only now can no earlier writer decide anything any more.
         found = Growing(Store.open(root, filesystem=filesystem), claim)
         refuse_lost_plan(found.store)
-        for folder in (*fenced, *_undecided(found.store)):
-            _remove(filesystem, folder)
+        for folder in fenced:
+            remove_growth(filesystem, folder)
         try:
+            if left := _undecided(found.store):
+                found.discard(left)
             yield found
+        except FileNotFoundError:
+            # Whoever takes over clears away what its predecessor was about to put in place.
+            found.verify()
+            raise
         finally:
             # The error on its way is the one to see, not that of cleaning up behind it.
             with contextlib.suppress(OSError):
@@ -133,7 +154,7 @@ def _fence(filesystem: Filesystem, root: Path) -> list[Path]:
     fenced = []
     for name in filter(keys.is_growth, filesystem.names(root / keys.PLAN)):
         path = root / keys.PLAN / name
-        if name.count(".") == DOTS:
+        if not keys.is_fenced(name):
             path = path.with_name(f"{name}.{secrets.token_hex(4)}")
             # Its owner may withdraw it at this moment; then there is nothing to fence.
             with contextlib.suppress(FileNotFoundError):
@@ -142,8 +163,12 @@ def _fence(filesystem: Filesystem, root: Path) -> list[Path]:
     return fenced
 
 
-def _remove(filesystem: Filesystem, folder: Path) -> None:
-    filesystem.remove_folder(folder / TOKENS)
+def remove_growth(filesystem: Filesystem, folder: Path) -> None:
+    """Remove a folder that a growth was prepared in, and the folders of token files in it."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in filesystem.names(folder):
+            if name == TOKENS or name.startswith(f"{UNDECIDED}-"):
+                filesystem.remove_folder(folder / name)
     filesystem.remove_folder(folder)
 
 

@@ -4,7 +4,6 @@ Everything happens under the shard's claim, so that no live writer loses anythin
 """
 
 import contextlib
-import re
 from pathlib import Path
 
 from hsstore.errors import ClaimedByAnother, StoreError
@@ -20,7 +19,6 @@ from hsstore.storage.stage import earlier_folders, take_over
 from hsstore.storage.store import Store
 
 _PUBLISHED = (keys.COMMIT, keys.INTENT, keys.MANIFEST)
-_TEMPORARY = re.compile(r"\.([0-9]{8})-.*")
 
 
 def clear_leftovers(store: Store, progress: Progress) -> None:
@@ -82,8 +80,8 @@ def _shards(store: Store) -> set[int]:
     shards = {found[0] for found in (*stages, *claims) if found and found[0] in committed}
     shards |= {version.shard for version in pending_intents(store.filesystem, store.root)}
     for folder in _PUBLISHED:
-        temporaries = map(_TEMPORARY.fullmatch, names(store.root / folder))
-        shards |= {int(found[1]) for found in temporaries if found}
+        temporaries = map(keys.read_temporary, names(store.root / folder))
+        shards |= {shard for shard in temporaries if shard is not None}
     return shards
 
 
@@ -103,12 +101,12 @@ def _generation(store: Store, folder: Path) -> int:
 
 
 def _remove_temporaries(store: Store, claim: Claim) -> None:
-    listed = [
-        (store.root / folder / name, _TEMPORARY.fullmatch(name))
+    found = [
+        store.root / folder / name
         for folder in _PUBLISHED
         for name in store.filesystem.names(store.root / folder)
+        if keys.read_temporary(name) == claim.shard
     ]
-    found = [path for path, read in listed if read and int(read[1]) == claim.shard]
     if found:
         # After the listing: none of them is a successor's then.
         claim.verify()

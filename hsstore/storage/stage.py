@@ -36,12 +36,19 @@ def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
 def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:
     """Rename the staging folders of a shard's earlier writers, so that they can publish no more."""
     for path in earlier_folders(filesystem, root, claim):
-        shard, writer = keys.read_stage(path.name) or (claim.shard, claim.writer)
-        if path == root / keys.stage(shard, writer):
-            mark = secrets.token_hex(4)
-            # Gone if its writer was alive after all and has finished its commit.
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.rename(path, root / keys.fenced(shard, writer, mark))
+        # Gone if its writer was alive and has finished its commit, or if nothing in it is needed.
+        with contextlib.suppress(FileNotFoundError):
+            fence_folder(filesystem, path)
+
+
+def fence_folder(filesystem: Filesystem, path: Path) -> Path:
+    """Rename one staging folder, unless that was done before; what it is called from then on."""
+    found = keys.read_stage(path.name)
+    if found is None or keys.is_fenced(path.name):
+        return path
+    fenced = path.parents[1] / keys.fenced(*found, secrets.token_hex(4))
+    filesystem.rename(path, fenced)
+    return fenced
 
 
 def earlier_folders(filesystem: Filesystem, root: Path, claim: Claim) -> list[Path]:
@@ -84,7 +91,8 @@ def open_stage(
     fence(filesystem, root, claim)
     for path in earlier_folders(filesystem, root, claim):
         if not filesystem.exists(folder) and _may_continue(filesystem, path, identity, version):
-            filesystem.rename(path, folder)
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rename(path, folder)
     filesystem.make_folder(folder)
     filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
     filesystem.sync_folder(root / keys.STAGE)
