@@ -18,6 +18,7 @@ from hsstore.model.marker import Marker
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Request, Waiting
 from hsstore.model.waits import Waits
+from hsstore.storage import ballast
 from hsstore.storage.durability import Durability
 from hsstore.storage.fill import Stager, answered
 from hsstore.storage.leftovers import clear_leftovers
@@ -71,6 +72,8 @@ def already_filled(
     if not ledger.finished:
         return None
     clear_leftovers(store, progress or Silent())
+    # That of a run which was killed; it keeps its own as long as it lives.
+    ballast.release(store.filesystem, store.root)
     return ledger.summary()
 
 

@@ -28,11 +28,8 @@ from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
 from hsstore_cli import extract as extract_command
 from hsstore_cli.main import main
 
-# What makes an extraction end, rather than wait for space: options of extract() and the command.
-AT_ONCE: dict[str, Any] = {}
-AT_ONCE_TYPED: list[str] = []
 # What a disk says whose writes begin to fail, which ends with a journal that it cannot write.
-ERRORS = ("No space left on device", "Input/output error", "Read-only file system")
+ERRORS = ("waited for", "Input/output error", "Read-only file system")
 
 PROMISED, POOL, ENOUGH = 64 << 20, 24 << 20, 128 << 20
 
@@ -66,7 +63,7 @@ class Reports(Silent):
 def run_until_it_fails(store: Store, source: SeededSource, reports: Reports) -> str:
     """How an extraction onto a disk that is too small ended: it cannot have been completed."""
     try:
-        summary = extract(store, source, progress=reports, **AT_ONCE)
+        summary = extract(store, source, progress=reports)
     except (HsstoreError, OSError) as error:
         return str(error)
     assert not summary.complete
@@ -126,7 +123,7 @@ def test_the_command_ends_with_one_line_and_8(
     store = store_of_40_mib(disk.mountpoint / "store", "none")
     source = SeededSource(store.identity)
     monkeypatch.setattr(extract_command, "open_source", lambda *_: source)
-    typed = ["extract", str(store.root), "--source", "transformers:here", *AT_ONCE_TYPED]
+    typed = ["extract", str(store.root), "--source", "transformers:here", "--max-wait", "1"]
     for _ in ERRORS:
         assert main(typed) == 8
         told = capfd.readouterr().err.splitlines()
