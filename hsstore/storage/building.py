@@ -122,8 +122,12 @@ def _remove_if_dead(leftover: Path, filesystem: Filesystem) -> None:
         return
     with contextlib.suppress(OSError):
         leftover.rmdir()
-    with filesystem.opened(leftover / keys.IDENTITY, os.O_RDWR) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        with filesystem.opened(leftover / keys.IDENTITY, os.O_RDWR) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(leftover)
+    except FileNotFoundError:
+        # Its maker writes that file first and removes it last: a power cut lost it alone.
         _remove(leftover)
 
 

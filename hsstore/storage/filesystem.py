@@ -201,8 +201,12 @@ class Filesystem:
         os.utime(path)
 
     def exists(self, path: Path) -> bool:
-        """Whether anything has that name."""
-        return os.path.lexists(path)
+        """Whether anything has that name; an error that leaves it open is raised."""
+        try:
+            self.status(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
 
 @contextlib.contextmanager

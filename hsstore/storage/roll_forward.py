@@ -90,6 +90,8 @@ def _publish(store: Store, manifest: Manifest, raw: bytes) -> Marker:
 def _set_aside(store: Store, shard: int, path: Path) -> None:
     status = store.filesystem.status(path)
     target = store.root / keys.quarantined_file(shard, status.st_ino)
-    store.filesystem.rename(path, target)
+    # Of a rename to another folder, a power cut may keep the going and lose the coming.
+    store.filesystem.link(path, target)
     store.filesystem.sync_folder(target.parent)
+    store.filesystem.unlink(path)
     store.filesystem.sync_folder(path.parent)
