@@ -5,6 +5,7 @@ Filesystem of its own to script faults.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -85,11 +86,13 @@ class Filesystem:
             self.close(fd)
 
     def write_at(self, fd: int, data: Buffer, offset: int, path: Path) -> None:
-        """Write all of ``data`` at ``offset``, over short writes."""
+        """Write all of ``data`` at ``offset``, over short writes; EIO where nothing is taken."""
         view = memoryview(data).cast("B")
         with _named(path):
             while view:
                 written = os.pwrite(fd, view, offset)
+                if not written:
+                    raise OSError(errno.EIO, "nothing was written")
                 view, offset = view[written:], offset + written
 
     def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
@@ -198,7 +201,8 @@ class Filesystem:
 
     def touch(self, path: Path) -> None:
         """Set a file's times to the filesystem's own now."""
-        os.utime(path)
+        with _named(path):
+            os.utime(path)
 
     def exists(self, path: Path) -> bool:
         """Whether anything has that name; an error that leaves it open is raised."""
@@ -211,7 +215,7 @@ class Filesystem:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Put the path into errors of calls that know only a descriptor."""
+    """Put the path into errors of calls that do not: all that know only a descriptor, and utime."""
     try:
         yield
     except OSError as error:

@@ -19,16 +19,20 @@ from hsstore.storage.shard_file import encode_index
 from hsstore.storage.store import Store
 from hsstore.storage.writer import chunks_are_whole
 
+# Errors that say what is there, not that it cannot be told now.
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
 
 def roll_forward(store: Store, shard: int) -> Marker | None:
     """Commit the shard file that is in place, if a manifest proves every byte of it.
 
-    Otherwise the file, if any, goes to quarantine/ and None is returned.
+    Otherwise the file, if any, goes to quarantine/ and None is returned. OSError where the file or
+    a manifest cannot be read: that proves nothing, and the file stays where it is.
     """
     path = store.root / keys.shard_file(shard)
     if not store.filesystem.exists(path):
         return None
-    for manifest, raw in valid_manifests(store, shard):
+    for manifest, raw in valid_manifests(store, shard, unreadable=_ABSENT):
         if _is_whole(store, path, manifest):
             return _publish(store, manifest, raw)
     _set_aside(store, shard, path)
@@ -42,15 +46,20 @@ def provable(store: Store, shard: int) -> Manifest | None:
     return next(found, None)
 
 
-def valid_manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
-    """The valid manifests of a shard, newest generation first."""
+def valid_manifests(
+    store: Store, shard: int, *, unreadable: tuple[type[OSError], ...] = (OSError,)
+) -> list[tuple[Manifest, bytes]]:
+    """The valid manifests of a shard, newest generation first.
+
+    Those that give one of the ``unreadable`` errors are left out.
+    """
     found: list[tuple[Manifest, bytes]] = []
     for name in store.filesystem.names(store.root / keys.MANIFEST):
         version = keys.read_manifest(name)
         if version is None or version[0].shard != shard:
             continue
         path = store.root / keys.MANIFEST / name
-        with contextlib.suppress(InvalidDocument, UnsupportedFormat, OSError):
+        with contextlib.suppress(InvalidDocument, UnsupportedFormat, *unreadable):
             raw = store.filesystem.read(path)
             manifest = Manifest.from_document(unseal(raw, KIND, place=str(path)), place=str(path))
             if manifest.store == store.identity.uuid and manifest.version == version[0]:
@@ -70,7 +79,7 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
             if bytes(index) != encode_index(manifest.chunks, geometry):
                 return False
             return chunks_are_whole(filesystem, fd, path, manifest.chunks)
-    except (OSError, IndexError):
+    except (*_ABSENT, IndexError):
         return False
 
 

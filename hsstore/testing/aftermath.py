@@ -131,10 +131,12 @@ def violation(
 ) -> tuple[int, Exception | None]:
     """How many states were looked at until one was wrong, and how it was; None if none was.
 
-    States that were there before a sync was left out are not looked at; litter is nothing wrong.
+    The last cuts come first: most of what was not synced then never was. States that were there
+    before a sync was left out are not looked at; litter is nothing wrong.
     """
     seen = 0
-    for number, (state, cut) in enumerate(filesystem.states.items()):
+    latest_first = sorted(filesystem.states.items(), key=lambda found: found[1], reverse=True)
+    for number, (state, cut) in enumerate(latest_first):
         if cut < (filesystem.first_omitted or 0):
             continue
         seen += 1

@@ -1,6 +1,5 @@
 """A growth that fails, is killed or loses power anywhere leaves the old store or the new one."""
 
-import errno
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.errors import ClaimedByAnother, StorageFailed
+from hsstore.errors import ClaimedByAnother
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.checks import arrays, folders
 from hsstore.integrity.fsck import fsck
@@ -25,7 +24,7 @@ from hsstore.storage import store as store_module
 from hsstore.storage.extend import extend
 from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
-from hsstore.testing.faults import CHANGING, GROWING, Crash, FaultyFilesystem
+from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, more_samples
 from hsstore.testing.verdicts import assert_complete, assert_exact, leftovers
@@ -88,47 +87,6 @@ def assert_grown(root: Path, expected: dict[str, bytes]) -> None:
     """The store is as if nothing had ever gone wrong."""
     assert tree(root) == expected
     assert leftovers(root) == []
-
-
-@pytest.mark.parametrize(
-    ("code", "forever", "kinds"),
-    [
-        pytest.param(errno.ENOSPC, False, GROWING, marks=pytest.mark.sweep),
-        (errno.ENOSPC, True, GROWING),
-        (errno.EIO, False, CHANGING),
-        pytest.param(errno.EIO, True, CHANGING, marks=pytest.mark.sweep),
-    ],
-)
-def test_any_refused_operation_leaves_the_old_store_or_the_new(
-    tmp_path: Path,
-    template: Path,
-    more: Path,
-    expected: dict[str, bytes],
-    code: int,
-    forever: bool,  # noqa: FBT001 - a parameter of the test
-    kinds: frozenset[str],
-) -> None:
-    root, n, refused = tmp_path / "store", 0, True
-    while refused:
-        shutil.copytree(template, root)
-        filesystem = FaultyFilesystem(kinds)
-        filesystem.fail(n, code, forever=forever)
-        refused = False
-        try:
-            extend(Store.open(root, filesystem=filesystem), more)
-        except StorageFailed:
-            refused = True
-        assert_old_or_new(root, template)
-        filesystem.heal()
-        counted = len(filesystem.operations)
-        extend(Store.open(root, filesystem=filesystem), more)
-        assert_grown(root, expected)
-        assert filesystem.touched_after_failure == [], n
-        shutil.rmtree(root)
-        # A heartbeat or the giving up of a claim may fail without harm.
-        refused = refused or n < counted
-        n += 1
-    assert n > 30
 
 
 def test_a_crash_at_any_operation_is_finished_by_the_same_command(
