@@ -137,10 +137,13 @@ class RecordingFilesystem(Filesystem):
     def _cut(self) -> None:
         self.operations += 1
         if self.recording:
-            unsynced = _unsynced(self._tree)
-            for survival in self._survivals(unsynced):
-                state = tuple(_walk(self._tree, "", survival, unsynced.above, self._settled))
-                self.states[state] = self.operations
+            self.states |= dict.fromkeys(self.possible(), self.operations)
+
+    def possible(self) -> Iterator[State]:
+        """What a power cut at this moment may leave."""
+        unsynced = _unsynced(self._tree)
+        for survival in self._survivals(unsynced):
+            yield tuple(_walk(self._tree, "", survival, unsynced.above, self._settled))
 
     def _survivals(self, unsynced: "_Unsynced") -> Iterator["_Survival"]:
         yield _Survival()
