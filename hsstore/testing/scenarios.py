@@ -232,6 +232,17 @@ def _of_the_first_days(folder: Path, codec: str) -> None:
         (store_in(folder) / name).rmdir()
 
 
+def _unlisted(folder: Path, codec: str) -> None:
+    """A manifest is gone, and a replica has it."""
+    _filled(folder, codec)
+    shutil.copytree(store_in(folder), _replica_of(folder))
+    next((store_in(folder) / keys.MANIFEST).glob("00000001-*")).unlink()
+
+
+def _replica_of(folder: Path) -> Path:
+    return folder.parent / "replica"
+
+
 def _displaced(folder: Path, codec: str) -> None:
     """A folder gone, and a folder in place of a file."""
     _filled(folder, codec)
@@ -278,7 +289,12 @@ def _clear(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
 def _repair(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     store = Store.open(store_in(folder), filesystem=filesystem, to_check=True)
     result = repair(
-        store, source=lambda: witness.source(store), apply=True, threads=1, progress=witness
+        store,
+        source=lambda: witness.source(store),
+        replica=_replica_of(folder) if _replica_of(folder).exists() else None,
+        apply=True,
+        threads=1,
+        progress=witness,
     )
     assert not result.remaining, result.remaining  # noqa: S101
     witness.done = witness.now()
@@ -288,6 +304,14 @@ def _extend(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     dataset = more_samples(folder.parent / "more.jsonl", MORE, first=len(LENGTHS))
     extend(store_in(folder), dataset, filesystem=filesystem)
     witness.done = witness.now()
+
+
+def _extend_and_fill(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    """Whoever sees the new plan goes on from there, durable or not."""
+    if not Store.open(store_in(folder), filesystem=filesystem).plan.generation:
+        _extend(folder, filesystem, witness)
+        witness.done = None
+    _extract(folder, filesystem, witness)
 
 
 def _create(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
@@ -493,6 +517,10 @@ REPLAY = Scenario(
 CLEAR = Scenario("clear leftovers", _littered, _clear, _exact, _anything, _tidy)
 CREATE = Scenario("create", _nothing, _create, _exact_if_there, _there, _created)
 EXTEND = Scenario("extend", _filled, _extend, _planned, _second_plan, _grown)
+EXTEND_AND_FILL = Scenario(
+    "extend and fill", _filled, _extend_and_fill, _planned, _all_committed, _complete
+)
+ADOPT_MANIFEST = Scenario("repair a manifest", _unlisted, _repair, _anything, _sound, _mended)
 REPAIR = Scenario("repair", _damaged, _repair, _others_exact, _sound, _mended)
 REMAKE = Scenario("repair lost files", _lost, _repair, _anything, _sound, _mended)
 RESTORE = Scenario("restore", _displaced, _repair, _others_exact, _sound, _mended)
@@ -503,5 +531,5 @@ CALIBRATE = Scenario(
 
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, CREATE, EXTEND,
-    REPAIR, REMAKE, RESTORE, CALIBRATE,
+    EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, CALIBRATE,
 )  # fmt: skip

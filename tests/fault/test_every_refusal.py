@@ -75,11 +75,6 @@ FEW = [
     Fault(errno.EIO, CHANGING, forever=False),
     Fault(errno.EIO, READING, forever=False),
 ]
-FEW = [
-    Fault(errno.ENOSPC, GROWING, forever=True),
-    Fault(errno.EIO, CHANGING, forever=False),
-    Fault(errno.EIO, READING, forever=False),
-]
 MATRIX = [
     *((scenario, "none", fault) for scenario in WHOLE for fault in FAULTS),
     *((scenario, "blosc-zstd", fault) for scenario in BOTH_CODECS for fault in SOME),
