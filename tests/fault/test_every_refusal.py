@@ -13,6 +13,7 @@ import pytest
 
 from hsstore.errors import HsstoreError
 from hsstore.integrity.fsck import fsck
+from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing.aftermath import Promises, Stage, small_syncs
 from hsstore.testing.crash_states import snapshot
@@ -24,6 +25,7 @@ from hsstore.testing.scenarios import (
     EXTEND,
     EXTRACT,
     REPLACE,
+    ROLL_FORWARD,
     SALVAGE,
     SCENARIOS,
     Scenario,
@@ -140,6 +142,21 @@ def promises(stage: Stage, witness: Witness, *, done: bool) -> Promises:
     root = store_in(stage.folder)
     kept = journalled(root) if root.exists() else set()
     return Promises(frozenset(kept | witness.safe.keys()), frozenset(witness.committed), done)
+
+
+def test_what_cannot_be_looked_at_now_is_not_set_aside(tmp_path: Path) -> None:
+    """Only bytes that are wrong, or that the disk has lost, discredit a shard file in place."""
+    stage = Stage.of(ROLL_FORWARD, tmp_path, "none")
+    root, refused = store_in(stage.folder), 0
+    data = root / keys.shard_file(0)
+    for at in range(operations(stage, Fault(errno.EIO, READING, forever=False))):
+        stage.put(stage.start)
+        filesystem = FaultyFilesystem(READING)
+        filesystem.fail(at, errno.EIO)
+        refused += refusal(stage, filesystem, Witness(filesystem)) is not None
+        if filesystem.operations[at] != ("read", data):
+            assert list((root / keys.QUARANTINE).iterdir()) == [], filesystem.operations[at]
+    assert refused > 10
 
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])

@@ -215,8 +215,11 @@ def functions_that_sync(path: Path) -> Iterator[str]:
     def look(node: ast.AST, name: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             name = f"{name}.{node.name}"
-        syncs = isinstance(node, ast.Attribute) and node.attr in SYNCING
-        if syncs and ast.unparse(node.value).endswith("filesystem"):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in SYNCING
+            and ast.unparse(node.value).endswith("filesystem")
+        ):
             yield name
         for child in ast.iter_child_nodes(node):
             yield from look(child, name)
