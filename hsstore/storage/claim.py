@@ -142,7 +142,12 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     if highest != [path.name]:
         _withdraw(filesystem, path, writer)
         raise _held(shard, "by a writer that came first")
-    return Claim(filesystem, path, shard, writer, document)
+    try:
+        return Claim(filesystem, path, shard, writer, document)
+    except OSError:
+        # Else this process would believe itself at work on the shard.
+        _withdraw(filesystem, path, writer)
+        raise
 
 
 @contextlib.contextmanager
