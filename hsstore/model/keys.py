@@ -20,6 +20,8 @@ GROWTH = 99_999_999
 """What claims name in place of a shard to say who grows the store; no shard has this number."""
 
 STAGED_DATA, STAGED_JOURNAL, STAGED_HOLDER = "data", "journal", "holder"
+STAGED_SPARE = ".data"
+"""The second name of a staged file that replaces another."""
 
 
 class ShardVersion(NamedTuple):

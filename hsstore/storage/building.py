@@ -120,8 +120,12 @@ def remove_abandoned(leftover: Path, filesystem: Filesystem) -> None:
         return
     with contextlib.suppress(OSError):
         leftover.rmdir()
-    with filesystem.opened(leftover / keys.IDENTITY, os.O_RDWR) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        with filesystem.opened(leftover / keys.IDENTITY, os.O_RDWR) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(leftover)
+    except FileNotFoundError:
+        # Its maker writes that file first and removes it last: a power cut lost it alone.
         _remove(leftover)
 
 

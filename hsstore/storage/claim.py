@@ -147,6 +147,10 @@ def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: 
     except FileNotFoundError:
         _HELD.discard(writer)
         raise _held(shard, "by a writer that took it over at once") from None
+    except OSError:
+        # Else this process would believe itself at work on the shard.
+        _withdraw(filesystem, path, writer)
+        raise
 
 
 @contextlib.contextmanager

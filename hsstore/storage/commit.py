@@ -190,7 +190,7 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     stage = _stage_of(filesystem, root, marker, geometry)
     if stage is not None:
         filesystem.make_folders(target.parent, below=root)
-        filesystem.rename(stage / keys.STAGED_DATA, target)
+        _rename_into_place(filesystem, stage, target)
     elif not is_file_of(filesystem, target, marker, geometry):
         raise StoreError(
             f"shard {version.shard}: a decided replacement has lost its staged file",
@@ -211,6 +211,16 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     _remove_intent(filesystem, root, version)
     for folder in _folders_of(filesystem, root, marker):
         filesystem.remove_folder(folder)
+
+
+def _rename_into_place(filesystem: Filesystem, stage: Path, target: Path) -> None:
+    """Rename a second name of the staged file, which stays where the intent needs it.
+
+    Of a rename to another folder, a power cut may keep the going and lose the coming.
+    """
+    spare = stage / keys.STAGED_SPARE
+    filesystem.link(stage / keys.STAGED_DATA, spare)
+    filesystem.rename(spare, target)
 
 
 def _remove_intent(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:

@@ -109,11 +109,13 @@ class Filesystem:
             self.close(fd)
 
     def write_at(self, fd: int, data: Buffer, offset: int, path: Path) -> None:
-        """Write all of ``data`` at ``offset``, over short writes."""
+        """Write all of ``data`` at ``offset``, over short writes; EIO where nothing is taken."""
         view = memoryview(data).cast("B")
         while view:
             with _Call("pwrite", path):
                 written = os.pwrite(fd, view, offset)
+            if not written:
+                raise OSError(errno.EIO, "nothing was written", str(path))
             view, offset = view[written:], offset + written
 
     def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
@@ -263,9 +265,12 @@ class Filesystem:
             os.utime(path)
 
     def exists(self, path: Path) -> bool:
-        """Whether anything has that name."""
-        with _Call("lstat", path):
-            return os.path.lexists(path)
+        """Whether anything has that name; an error that leaves it open is raised."""
+        try:
+            self.status(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
 
 class _Call:

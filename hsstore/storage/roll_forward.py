@@ -22,17 +22,21 @@ from hsstore.storage.stage import earlier_folders
 from hsstore.storage.store import Store
 from hsstore.storage.writer import chunks_are_whole
 
+# Errors that say what is there, not that it cannot be told now.
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
 
 def roll_forward(store: Store, claim: Claim) -> Marker | None:
     """Commit the shard file that is in place, if a manifest proves every byte of it.
 
     Otherwise what is in place, if anything, is kept in quarantine/ and None is returned; a plain
     file stays in place too, for a commit to replace. ClaimedByAnother where the claim was lost.
+    OSError where the file or a manifest cannot be read: that proves nothing.
     """
     path = store.root / keys.shard_file(claim.shard)
     if not store.filesystem.exists(path):
         return None
-    for manifest, raw in valid_manifests(store, claim.shard):
+    for manifest, raw in valid_manifests(store, claim.shard, unreadable=_ABSENT):
         if _is_whole(store, path, manifest):
             return _publish(store, manifest, raw, claim)
     _set_aside(store, claim, path)
@@ -46,15 +50,20 @@ def provable(store: Store, shard: int) -> Manifest | None:
     return next(found, None)
 
 
-def valid_manifests(store: Store, shard: int) -> list[tuple[Manifest, bytes]]:
-    """The valid manifests of a shard, newest generation first."""
+def valid_manifests(
+    store: Store, shard: int, *, unreadable: tuple[type[OSError], ...] = (OSError,)
+) -> list[tuple[Manifest, bytes]]:
+    """The valid manifests of a shard, newest generation first.
+
+    Those that give one of the ``unreadable`` errors are left out.
+    """
     found: list[tuple[Manifest, bytes]] = []
     for name in store.filesystem.names(store.root / keys.MANIFEST):
         version = keys.read_manifest(name)
         if version is None or version[0].shard != shard:
             continue
         path = store.root / keys.MANIFEST / name
-        with contextlib.suppress(InvalidDocument, UnsupportedFormat, OSError):
+        with contextlib.suppress(InvalidDocument, UnsupportedFormat, *unreadable):
             raw = store.filesystem.read(path)
             manifest = Manifest.from_document(unseal(raw, KIND, place=str(path)), place=str(path))
             if manifest.store == store.identity.uuid and manifest.version == version[0]:
@@ -74,7 +83,7 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
             if bytes(index) != encode_index(manifest.chunks, geometry):
                 return False
             return chunks_are_whole(filesystem, fd, path, manifest.chunks)
-    except (OSError, IndexError):
+    except (*_ABSENT, IndexError):
         return False
 
 
@@ -106,5 +115,5 @@ def _set_aside(store: Store, claim: Claim, path: Path) -> None:
     else:
         claim.verify()
         filesystem.rename(path, target)
+        filesystem.sync_folder(path.parent)
     filesystem.sync_folder(target.parent)
-    filesystem.sync_folder(path.parent)

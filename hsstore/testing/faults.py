@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 from hsstore.storage.filesystem import Buffer, Filesystem
 
@@ -11,6 +13,7 @@ CHANGING = frozenset(
     {"create", "write", "truncate", "sync", "folder", "link", "rename", "unlink", "remove", "touch"}
 )
 GROWING = frozenset({"create", "write", "sync", "folder"})
+READING = frozenset({"open", "read", "names", "status"})
 
 
 class Crash(BaseException):
@@ -34,10 +37,16 @@ class FaultyFilesystem(Filesystem):
         self._failing = False
         self._at = 0
         self._forever = False
+        self._short = False
 
     def fail(self, at: int, code: int, *, forever: bool = False) -> None:
         """Fail the operation ``at`` (and all later ones) with an errno."""
         self._code, self._failing = code, True
+        self._at, self._forever = len(self.operations) + at, forever
+
+    def shorten(self, at: int, *, forever: bool = False) -> None:
+        """Have the system take half of what the write ``at`` (and all later ones) hands over."""
+        self._failing = self._short = True
         self._at, self._forever = len(self.operations) + at, forever
 
     def crash(self, at: int) -> None:
@@ -48,23 +57,50 @@ class FaultyFilesystem(Filesystem):
     def heal(self) -> None:
         """Fail no more; what follows is another writer, which may sync what it has verified."""
         self.failed_syncs.clear()
-        self._failing = False
+        self._failing = self._short = False
 
     def _count(self, kind: str, path: Path) -> None:
         if kind not in self.kinds:
             return
-        now = len(self.operations)
         self.operations.append((kind, path))
-        if self._failing and (now == self._at or (self._forever and now > self._at)):
+        if self._is_due() and not self._short:
             if self._code is None:
                 raise Crash
             raise OSError(self._code, os.strerror(self._code), str(path))
 
+    def _is_due(self) -> bool:
+        """Whether the operation counted last is one to fail."""
+        now = len(self.operations) - 1
+        return self._failing and (now == self._at or (self._forever and now > self._at))
+
     def open(self, path: Path, flags: int = os.O_RDONLY) -> int:
         """Count the making of a new file."""
-        if flags & os.O_CREAT and not self.exists(path):
+        if flags & os.O_CREAT and not os.path.lexists(path):
             self._count("create", path)
+        elif not flags & os.O_DIRECTORY:
+            self._count("open", path)
         return super().open(path, flags)
+
+    def read(self, path: Path) -> bytes:
+        """Count the reading beside the opening."""
+        data = super().read(path)
+        self._count("read", path)
+        return data
+
+    def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
+        """Count."""
+        self._count("read", path)
+        return super().read_at(fd, into, offset, path)
+
+    def names(self, path: Path) -> list[str]:
+        """Count."""
+        self._count("names", path)
+        return super().names(path)
+
+    def status(self, path: Path) -> os.stat_result:
+        """Count."""
+        self._count("status", path)
+        return super().status(path)
 
     def write_at(self, fd: int, data: Buffer, offset: int, path: Path) -> None:
         """Half of the data is written before the failure."""
@@ -74,7 +110,11 @@ class FaultyFilesystem(Filesystem):
             view = memoryview(data).cast("B")
             super().write_at(fd, view[: len(view) // 2], offset, path)
             raise
-        super().write_at(fd, data, offset, path)
+        if self._short and "write" in self.kinds and self._is_due():
+            with mock.patch("os.pwrite", _half_of(os.pwrite)):
+                super().write_at(fd, data, offset, path)
+        else:
+            super().write_at(fd, data, offset, path)
 
     def truncate(self, fd: int, size: int, path: Path) -> None:
         """Count."""
@@ -99,35 +139,38 @@ class FaultyFilesystem(Filesystem):
 
     def make_folder(self, path: Path) -> None:
         """Count."""
-        if not self.exists(path):
+        if not os.path.lexists(path):
             self._count("folder", path)
         super().make_folder(path)
 
     def link(self, source: Path, target: Path) -> None:
         """Count; remember the linking of a file whose sync failed."""
-        if self.status(source).st_ino in self.failed_syncs:
+        if self._is_poisoned(source):
             self.touched_after_failure.append(("link", target))
         self._count("link", target)
         super().link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
         """Count; remember the renaming of a file whose sync failed."""
-        if self.status(source).st_ino in self.failed_syncs:
+        if self._is_poisoned(source):
             self.touched_after_failure.append(("rename", target))
         self._count("rename", target)
         super().rename(source, target)
 
+    def _is_poisoned(self, path: Path) -> bool:
+        return super().status(path).st_ino in self.failed_syncs
+
     def unlink(self, path: Path) -> None:
         """Count."""
         self._count("unlink", path)
-        status = self.status(path)
+        status = super().status(path)
         if status.st_nlink == 1:
             self.failed_syncs.discard(status.st_ino)
         super().unlink(path)
 
     def remove_folder(self, path: Path) -> None:
         """Count."""
-        if self.exists(path):
+        if os.path.lexists(path):
             self._count("remove", path)
         super().remove_folder(path)
 
@@ -135,6 +178,11 @@ class FaultyFilesystem(Filesystem):
         """Count."""
         self._count("touch", path)
         super().touch(path)
+
+
+def _half_of(pwrite: Callable[[int, memoryview, int], int]) -> Callable[..., int]:
+    """A pwrite that takes the first half of what it is given, at least a byte."""
+    return lambda fd, data, offset: pwrite(fd, data[: (len(data) + 1) // 2], offset)
 
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,6 +1,5 @@
 """A growth that fails, is killed or loses power anywhere leaves the old store or the new one."""
 
-import errno
 import os
 import random
 import shutil
@@ -8,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hsstore.errors import ClaimedByAnother, StorageFailed, StoreError
+from hsstore.errors import ClaimedByAnother
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.checks import arrays, folders
 from hsstore.integrity.fsck import fsck
@@ -25,7 +24,7 @@ from hsstore.storage import store as store_module
 from hsstore.storage.extend import extend
 from hsstore.storage.store import Store
 from hsstore.testing.crash_states import RecordingFilesystem, write_state
-from hsstore.testing.faults import CHANGING, GROWING, Crash, FaultyFilesystem
+from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, more_samples
 from hsstore.testing.verdicts import assert_complete, assert_exact, leftovers
@@ -90,47 +89,6 @@ def assert_grown(root: Path, expected: dict[str, bytes]) -> None:
     assert leftovers(root) == []
 
 
-@pytest.mark.parametrize(
-    ("code", "forever", "kinds"),
-    [
-        pytest.param(errno.ENOSPC, False, GROWING, marks=pytest.mark.sweep),
-        (errno.ENOSPC, True, GROWING),
-        (errno.EIO, False, CHANGING),
-        pytest.param(errno.EIO, True, CHANGING, marks=pytest.mark.sweep),
-    ],
-)
-def test_any_refused_operation_leaves_the_old_store_or_the_new(
-    tmp_path: Path,
-    template: Path,
-    more: Path,
-    expected: dict[str, bytes],
-    code: int,
-    forever: bool,  # noqa: FBT001 - a parameter of the test
-    kinds: frozenset[str],
-) -> None:
-    root, n, refused = tmp_path / "store", 0, True
-    while refused:
-        shutil.copytree(template, root)
-        filesystem = FaultyFilesystem(kinds)
-        filesystem.fail(n, code, forever=forever)
-        refused = False
-        try:
-            extend(Store.open(root, filesystem=filesystem), more)
-        except StorageFailed:
-            refused = True
-        assert_old_or_new(root, template)
-        filesystem.heal()
-        counted = len(filesystem.operations)
-        extend(Store.open(root, filesystem=filesystem), more)
-        assert_grown(root, expected)
-        assert filesystem.touched_after_failure == [], n
-        shutil.rmtree(root)
-        # A heartbeat or the giving up of a claim may fail without harm.
-        refused = refused or n < counted
-        n += 1
-    assert n > 30
-
-
 def test_a_crash_at_any_operation_is_finished_by_the_same_command(
     tmp_path: Path, template: Path, more: Path, expected: dict[str, bytes]
 ) -> None:
@@ -153,11 +111,9 @@ def test_a_crash_at_any_operation_is_finished_by_the_same_command(
     assert n > 60
 
 
-def cuts(
-    root: Path, more: Path, omitted: Callable[[Path], bool] = lambda _: False
-) -> Iterator[Path]:
+def cuts(root: Path, more: Path) -> Iterator[Path]:
     """The stores that a power cut during a growth may leave, one after the other."""
-    filesystem = RecordingFilesystem(root, omitted)
+    filesystem = RecordingFilesystem(root, breadth=0)
     extend(Store.open(root, filesystem=filesystem), more)
     after = root.with_name("after")
     for state in filesystem.states:
@@ -202,28 +158,6 @@ def test_after_any_power_cut_others_finish_it_too(
             assert leftovers(after) == []
         assert {f.kind for f in fsck(after, threads=1)} <= {"shard-missing"}
     assert pending > 10
-
-
-@pytest.mark.parametrize(
-    "omitted",
-    [
-        lambda path: path.suffix == ".npz",
-        lambda path: path.name == "tokens",
-        lambda path: path.as_posix() == keys.PLAN,
-        lambda path: path.name.startswith(".00000001.json."),
-    ],
-    ids=["token files", "their folder", "plan/", "the plan"],
-)
-def test_every_sync_is_needed(
-    tmp_path: Path, template: Path, more: Path, omitted: Callable[[Path], bool]
-) -> None:
-    root = shutil.copytree(template, tmp_path / "store")
-    with pytest.raises((StoreError, OSError, AssertionError)):  # noqa: PT012 - any of the cuts
-        for after in cuts(Path(root), more, omitted):
-            assert_old_or_new(after, template)
-            assert not {f.kind for f in fsck(after, "manifest", threads=1)} & {
-                "plan-lost", "plan-invalid", "metadata-damaged", "array-damaged",
-            }  # fmt: skip
 
 
 # -- killed for good -------------------------------------------------------------------------------
