@@ -515,7 +515,7 @@ REPLACE = Scenario("replace", _lacking, _replace, _old_or_new, _second_generatio
 REPLAY = Scenario(
     "replay an intent", _decided, _replace, _old_or_new, _second_generation, _replaced
 )
-CLEAR = Scenario("clear leftovers", _littered, _clear, _exact, _anything, _tidy)
+CLEAR = Scenario("clear leftovers", _littered, _clear, _old_or_new, _anything, _tidy)
 CREATE = Scenario("create", _nothing, _create, _exact_if_there, _there, _created)
 EXTEND = Scenario("extend", _filled, _extend, _planned, _second_plan, _grown)
 EXTEND_AND_FILL = Scenario(
