@@ -225,7 +225,8 @@ class Filesystem:
             with _Call("link", target):
                 os.link(source, target, follow_symlinks=False)
         except OSError:
-            with contextlib.suppress(OSError):
+            # Names that cannot be compared now are no proof that another came first.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if self.status(source).st_ino == self.status(target).st_ino:
                     return
             raise

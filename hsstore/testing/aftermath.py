@@ -102,19 +102,19 @@ class Stage:
 
 
 def recorded(
-    stage: Stage, *, omitted: str = "", killed: str = "", breadth: int = 1
+    stage: Stage, *, omitted: str = "", killed: str = "", turn: int = 1, breadth: int = 1
 ) -> tuple[RecordingFilesystem, Witness]:
     """The scenario's work under a recording filesystem, without the syncs that match ``omitted``.
 
-    With ``killed``, the work of a second process: a first one was killed when it came to a sync
-    that matches, and what it had not synced is not durable yet.
+    With ``killed``, the work of a second process: a first one was killed when it came to that sync
+    for the ``turn``-th time, and what it had not synced is not durable yet.
     """
     stage.put(stage.start)
     filesystem = RecordingFilesystem(stage.folder, breadth=breadth)
     witness = Witness(filesystem)
     with small_syncs():
         if killed:
-            filesystem.recording, filesystem.deadly = False, killed
+            filesystem.recording, filesystem.deadly = False, (killed, turn)
             with contextlib.suppress(Crash):
                 stage.scenario.work(stage.folder, filesystem, witness)
             assert witness.done is None, f"nothing comes to {killed}"  # noqa: S101

@@ -93,17 +93,18 @@ class RecordingFilesystem(Filesystem):
     ``operations`` counts the cuts so far: a state whose cut is n was possible after the n-th
     operation. ``sites`` counts the syncs that were made, by where they are in the code. Of those,
     the ones that match ``omitted`` are left out, ``first_omitted`` is the cut before the first of
-    them, and instead of the first one that matches ``deadly``, and of all that follows, Crash is
-    raised. While ``recording`` is False no states are kept. ``breadth`` says how many states of a
-    cut are drawn by chance; where it is 0, changes are not lost or kept one by one either, but all
-    together.
+    them, and instead of the last of the ``deadly`` turns of a site, and of all that follows, Crash
+    is raised. While ``recording`` is False no states are kept. ``breadth`` says how many states of
+    a cut are drawn by chance; where it is 0, changes are not lost or kept one by one either, but
+    all together.
     """
 
     def __init__(self, root: Path, *, breadth: int = 1) -> None:
         self.states: dict[State, int] = {}
         self.operations = 0
         self.sites: Counter[Site] = Counter()
-        self.omitted = self.deadly = ""
+        self.omitted = ""
+        self.deadly = ("", 0)
         self.first_omitted: int | None = None
         self.recording = True
         self._root = root
@@ -116,7 +117,7 @@ class RecordingFilesystem(Filesystem):
 
     def heal(self) -> None:
         """Let another process go on with what the system knows, synced or not."""
-        self.deadly, self._dead = "", False
+        self.deadly, self._dead = ("", 0), False
 
     # -- the model ------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class RecordingFilesystem(Filesystem):
         self._begin()
         site = Site(_caller(), role(path.relative_to(self._root)))
         self.sites[site] += 1
-        self._dead = site.matches(self.deadly)
+        self._dead = (str(site), self.sites[site]) == self.deadly
         self._begin()
         if site.matches(self.omitted):
             if self.first_omitted is None:

@@ -272,7 +272,7 @@ class DiesAtRename(Filesystem):
     """Dies when a staged shard file would be renamed into place: after the decision."""
 
     def rename(self, source: Path, target: Path) -> None:
-        if source.name == keys.STAGED_DATA:
+        if source.name == keys.STAGED_SPARE:
             raise KeyboardInterrupt
         super().rename(source, target)
 

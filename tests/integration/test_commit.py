@@ -232,9 +232,8 @@ def test_readers_are_served_while_a_replacement_is_pending(tmp_path: Path, codec
         writer.add(store.samples.extent(sample), f"sample-{sample}", states, origin)
     staged = writer.finish(range(3))
     writer.close()
-    filesystem.crash(
-        4
-    )  # manifest, intent, and the file by a second name are there; the marker is not
+    # Manifest, intent, second name and the file are in place; the marker is not.
+    filesystem.crash(4)
     with pytest.raises(Crash):
         replace_by(filesystem, store.root, staged, claim)
     filesystem.heal()

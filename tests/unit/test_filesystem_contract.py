@@ -208,6 +208,20 @@ def test_a_second_name_is_given_once(filesystem: Filesystem, tmp_path: Path) -> 
     assert held(tmp_path) == {"first": b"data", "second": b"data", "other": b"other"}
 
 
+def test_names_that_cannot_be_compared_do_not_count_as_taken(
+    filesystem: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filesystem.write_new(tmp_path / "file", b"data")
+    filesystem.link(tmp_path / "file", tmp_path / "second")
+
+    def refuse(path: Path) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(filesystem, "status", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        Filesystem.link(filesystem, tmp_path / "file", tmp_path / "second")
+
+
 def test_a_link_of_a_link_is_of_the_link(filesystem: Filesystem, tmp_path: Path) -> None:
     LOCAL.write_new(tmp_path / "file", b"data")
     (tmp_path / "soft").symlink_to("file")
