@@ -68,6 +68,29 @@ SMALL = [
     (REPLACE, "none", Fault(errno.ENOSPC, GROWING, forever=False)),
     (EXTEND, "none", Fault(errno.EIO, CHANGING, forever=True)),
 ]
+SHORT = Fault(None, frozenset({"write"}), forever=False)
+# Every way for the works that write most; for the others, and for the other codec, some. The three
+# ways of a disk to be full are one to the code: all of them where it matters most.
+WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
+ALL_WAYS = (EXTRACT, REPLACE)
+BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
+SOME = [fault for fault in FAULTS if fault.code not in (errno.EDQUOT, errno.EFBIG)]
+FEW = [
+    Fault(errno.ENOSPC, GROWING, forever=True),
+    Fault(errno.EIO, CHANGING, forever=False),
+    Fault(errno.EIO, READING, forever=False),
+]
+MATRIX = [
+    *((s, "none", fault) for s in WHOLE for fault in (FAULTS if s in ALL_WAYS else SOME)),
+    *((scenario, "blosc-zstd", fault) for scenario in BOTH_CODECS for fault in (*FEW, SHORT)),
+    *((s, "none", fault) for s in SCENARIOS if s not in WHOLE for fault in FEW),
+]
+ALL = [
+    (EXTRACT, "none", Fault(errno.EIO, CHANGING, forever=False)),
+    (EXTRACT, "blosc-zstd", Fault(errno.ENOSPC, GROWING, forever=True)),
+    (REPLACE, "none", Fault(errno.ENOSPC, GROWING, forever=False)),
+    (EXTEND, "none", Fault(errno.EIO, CHANGING, forever=True)),
+]
 # Every way for the works that write most; for the others, and for the other codec, some.
 WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
 BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
