@@ -86,26 +86,6 @@ MATRIX = [
     *((s, "none", fault) for s in SCENARIOS if s not in WHOLE for fault in FEW),
 ]
 ALL = [
-    (EXTRACT, "none", Fault(errno.EIO, CHANGING, forever=False)),
-    (EXTRACT, "blosc-zstd", Fault(errno.ENOSPC, GROWING, forever=True)),
-    (REPLACE, "none", Fault(errno.ENOSPC, GROWING, forever=False)),
-    (EXTEND, "none", Fault(errno.EIO, CHANGING, forever=True)),
-]
-# Every way for the works that write most; for the others, and for the other codec, some.
-WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
-BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
-SOME = [fault for fault in FAULTS if fault.code not in (errno.EDQUOT, errno.EFBIG)]
-FEW = [
-    Fault(errno.ENOSPC, GROWING, forever=True),
-    Fault(errno.EIO, CHANGING, forever=False),
-    Fault(errno.EIO, READING, forever=False),
-]
-MATRIX = [
-    *((scenario, "none", fault) for scenario in WHOLE for fault in FAULTS),
-    *((scenario, "blosc-zstd", fault) for scenario in BOTH_CODECS for fault in SOME),
-    *((s, "none", fault) for s in SCENARIOS if s not in WHOLE for fault in FEW),
-]
-ALL = [
     *(pytest.param(*case, id="-".join(map(str, case))) for case in SMALL),
     *(
         pytest.param(*case, id="-".join(map(str, case)), marks=pytest.mark.sweep)
