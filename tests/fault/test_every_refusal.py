@@ -24,7 +24,10 @@ from hsstore.testing.scenarios import (
     CREATE,
     EXTEND,
     EXTRACT,
+    REMAKE,
+    REPAIR,
     REPLACE,
+    RESTORE,
     ROLL_FORWARD,
     SALVAGE,
     SCENARIOS,
@@ -75,6 +78,7 @@ WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
 ALL_WAYS = (EXTRACT, REPLACE)
 BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
 SOME = [fault for fault in FAULTS if fault.code not in (errno.EDQUOT, errno.EFBIG)]
+REPAIRS = (REPAIR, REMAKE, RESTORE)
 FEW = [
     Fault(errno.ENOSPC, GROWING, forever=True),
     Fault(errno.EIO, CHANGING, forever=False),
@@ -85,6 +89,8 @@ MATRIX = [
     *((scenario, "blosc-zstd", fault) for scenario in BOTH_CODECS for fault in (*FEW, SHORT)),
     *((s, "none", fault) for s in SCENARIOS if s not in WHOLE for fault in FEW),
 ]
+# A repair reads everything several times; one that reads for long is enough.
+MATRIX = [case for case in MATRIX if case[0] not in REPAIRS or case[2].kinds != READING]
 ALL = [
     *(pytest.param(*case, id="-".join(map(str, case))) for case in SMALL),
     *(
@@ -112,9 +118,11 @@ def test_any_refused_operation_costs_only_what_was_not_journalled(
         witness = Witness(filesystem)
         refused = refusal(stage, filesystem, witness)
         if isinstance(refused, OSError):
-            assert (refused.errno, refused.filename is not None) == (fault.code, True), refused
+            assert refused.filename is not None
+            # What could not be looked at may show later, as something that is in the way.
+            assert fault.kinds == READING or refused.errno == fault.code, refused
         filesystem.heal()
-        stage.check(promises(stage, witness, done=refused is None))
+        stage.check(promises(stage, witness))
         assert filesystem.touched_after_failure == [], f"operation {at}"
     print(f"{scenario}, {codec}, {fault}: {total} operations, 0 violations")  # noqa: T201 - CI's log
     record_property("operations", total)
@@ -140,10 +148,11 @@ def refusal(
     return None
 
 
-def promises(stage: Stage, witness: Witness, *, done: bool) -> Promises:
+def promises(stage: Stage, witness: Witness) -> Promises:
     """What was said before the fault, and what journals say after it."""
     root = store_in(stage.folder)
     kept = journalled(root) if root.exists() else set()
+    done = witness.done is not None
     return Promises(frozenset(kept | witness.safe.keys()), frozenset(witness.committed), done)
 
 
