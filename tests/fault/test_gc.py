@@ -628,6 +628,7 @@ def test_a_power_cut_at_any_moment_of_gc_leaves_the_store_right(
     filesystem = RecordingFilesystem(store.root)
     clear(Store.open(store.root, filesystem=filesystem))
     after = tmp_path / "after" / "store"
+    after.parent.mkdir()
     for state in filesystem.states:
         shutil.rmtree(after, ignore_errors=True)
         write_state(state, after)
