@@ -132,6 +132,12 @@ def commit_replacement(
             filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
         except FileExistsError:
             raise overtaken(marker.version.shard) from None
+        # A rival with the same intent may have begun and ended since we looked; then its marker is
+        # here, for an intent goes after that.
+        found = committed_versions(filesystem, root).get(marker.version.shard)
+        if found is not None and found[0] >= marker.version:
+            _remove_intent(filesystem, root, marker.version)
+            raise overtaken(marker.version.shard)
     # From here whoever holds the claim finishes it; a writer that lost it must not touch the file.
     claim.verify()
     with _fenced(filesystem, staged):
@@ -180,7 +186,12 @@ def replay_intent(
         _remove_intent(filesystem, root, version)
         return
     intent = read_intent(filesystem, root, identity, version)
-    _finish(filesystem, root, intent, identity.geometry)
+    try:
+        _finish(filesystem, root, intent, identity.geometry)
+    except FileNotFoundError:
+        # Its writer was alive after all, and has finished it meanwhile.
+        if filesystem.exists(root / keys.intent(version)):
+            raise
 
 
 def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geometry) -> None:

@@ -245,11 +245,16 @@ def _replica_of(folder: Path) -> Path:
     return folder.parent / "replica"
 
 
+def _bare(folder: Path, codec: str) -> None:
+    """A folder gone."""
+    _filled(folder, codec)
+    (store_in(folder) / keys.QUARANTINE).rmdir()
+
+
 def _displaced(folder: Path, codec: str) -> None:
     """A folder gone, and a folder in place of a file."""
-    _filled(folder, codec)
+    _bare(folder, codec)
     root = store_in(folder)
-    (root / keys.QUARANTINE).rmdir()
     path = root / keys.array_chunk(keys.LOSS_MASK, 0)
     path.unlink()
     path.mkdir()
@@ -538,6 +543,7 @@ ADOPT_MANIFEST = Scenario("repair a manifest", _unlisted, _repair, _anything, _s
 REPAIR = Scenario("repair", _damaged, _repair, _others_exact, _sound, _mended)
 REMAKE = Scenario("repair lost files", _lost, _repair, _anything, _sound, _mended)
 RESTORE = Scenario("restore", _displaced, _repair, _others_exact, _sound, _mended)
+RESTORE_FOLDER = Scenario("restore a folder", _bare, _repair, _exact, _sound, _mended)
 CALIBRATE = Scenario(
     "calibrate", _of_the_first_days, _calibrate, _calibrations, lambda f: bool(_calibrations(f)),
     lambda f: [dataclasses.replace(found, store="") for found in _calibrations(f)],
@@ -545,5 +551,6 @@ CALIBRATE = Scenario(
 
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
-    EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, CALIBRATE,
+    EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
+    CALIBRATE,
 )  # fmt: skip

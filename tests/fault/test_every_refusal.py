@@ -28,6 +28,7 @@ from hsstore.testing.scenarios import (
     REPAIR,
     REPLACE,
     RESTORE,
+    RESTORE_FOLDER,
     ROLL_FORWARD,
     SALVAGE,
     SCENARIOS,
@@ -78,7 +79,7 @@ WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
 ALL_WAYS = (EXTRACT, REPLACE)
 BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
 SOME = [fault for fault in FAULTS if fault.code not in (errno.EDQUOT, errno.EFBIG)]
-REPAIRS = (REPAIR, REMAKE, RESTORE)
+REPAIRS = (REPAIR, REMAKE, RESTORE, RESTORE_FOLDER)
 FEW = [
     Fault(errno.ENOSPC, GROWING, forever=True),
     Fault(errno.EIO, CHANGING, forever=False),

@@ -201,7 +201,7 @@ def power_cuts(
             n += every
 
 
-# Every operation is cut on one of them with either codec; all operations on each would take an hour.
+# Every operation is cut on one of them, with either codec; all on each would take an hour.
 TURNS = [(kind, cut) for kind in ("ext4", "xfs") for cut in Cut]
 
 

@@ -30,7 +30,7 @@ from hsstore.testing.scenarios import (
     REPAIR,
     REPLACE,
     REPLAY,
-    RESTORE,
+    RESTORE_FOLDER,
     ROLL_FORWARD,
     SALVAGE,
     SCENARIOS,
@@ -181,7 +181,7 @@ SYNCS = (
     Sync("calibrations.publish_calibration: calibration", "must", CALIBRATE, "section 19"),
     Sync("calibrations.publish_calibration: .", "must", CALIBRATE, "a store without that folder"),
     # -- repairing
-    Sync("restore.Restorer._restore_folders: .", "must", RESTORE, "success, then gone"),
+    Sync("restore.Restorer._restore_folders: .", "must", RESTORE_FOLDER, "success, then gone"),
     Sync("array_files.write_chunk: plan/S/.S.npz", "must", REPAIR, "I1"),
     Sync("array_files.write_chunk: states.zarr/.zarr.json", "must", REPAIR, "I1"),
     Sync("array_files.replace_chunk: plan/S", "must", REPAIR, "success, then gone"),
