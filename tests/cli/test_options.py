@@ -25,5 +25,5 @@ def test_help_ends_with_examples_and_exit_codes() -> None:
     tail = command.get_help(click.Context(command, info_name="x")).partition("Examples:")[2]
     assert tail.split("\n")[1:3] == ["  hsstore x A", "  hsstore x B"]
     assert [line.split()[0] for line in tail.partition("Exit codes:\n")[2].splitlines()] == [
-        "2", "4", "8", "32",
+        "2", "4", "8", "32", "75",
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hsstore.storage import writer
 from hsstore.testing import slow_extraction
 from hsstore.testing.stores import empty_store
 from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
@@ -153,7 +154,9 @@ sys.exit(supervised(work, "extract", 3))
 
 
 @pytest.mark.parametrize("samples", [3, pytest.param(17, marks=pytest.mark.sweep)])
-def test_an_extraction_whose_disk_stops_answering(disk: Disk, tmp_path: Path, samples: int) -> None:
+def test_an_extraction_whose_disk_stops_answering(
+    disk: Disk, tmp_path: Path, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, computed = empty_store(disk.path / "store", LENGTHS, shard_rows=64), tmp_path / "log"
     typed = [str(store.root), str(computed), "0.02"]
     process = started([sys.executable, "-c", PROGRAM, *typed], tmp_path / "state")
@@ -175,6 +178,8 @@ def test_an_extraction_whose_disk_stops_answering(disk: Disk, tmp_path: Path, sa
     assert len(changed) <= len(stuck), changed
     assert len(computed.read_text().split()) == asked
     exact = assert_exact(store.root)
+    # It is made for a process of its own, and changes this.
+    monkeypatch.setattr(writer, "SYNC_SECONDS", writer.SYNC_SECONDS)
     slow_extraction.main(str(store.root), str(computed), "0")
     assert_complete(store.root)
     # Nothing that was journalled before the stall was asked for again.

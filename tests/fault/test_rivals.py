@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from hsstore.errors import ClaimedByAnother
+from hsstore.extraction import extractor
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
+from hsstore.storage import writer
 from hsstore.storage.claim import Claim
 from hsstore.storage.commit import commit_new, commit_replacement
 from hsstore.storage.store import Store
@@ -106,7 +108,11 @@ def logged(log: Path) -> tuple[Counter[str], dict[int, list[int]]]:
     ],
 )
 def test_rivals_fill_a_store_whatever_becomes_of_some(
-    tmp_path: Path, disturbances: int, codec: str, record_property: Callable[[str, object], None]
+    tmp_path: Path,
+    disturbances: int,
+    codec: str,
+    record_property: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hsstore.testing.rival"])
@@ -120,6 +126,9 @@ def test_rivals_fill_a_store_whatever_becomes_of_some(
         company.disturb(chance)
         assert_exact(root)
     company.finish()
+    # It is made for a process of its own, and changes these.
+    monkeypatch.setattr(writer, "SYNC_SECONDS", writer.SYNC_SECONDS)
+    monkeypatch.setattr(extractor, "VERIFY_SECONDS", extractor.VERIFY_SECONDS)
     rival.run(root, log, 0)
     assert_complete(root)
     assert contents(Store.open(root)) == contents(whole)
