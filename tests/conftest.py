@@ -1,6 +1,8 @@
 """What holds for all tests: nothing asks a model hub, property tests are not timed."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,15 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     build_model(folder)
     return folder
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of 1 MiB."""
+    if os.geteuid():
+        pytest.skip("mounting a filesystem takes root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
+    yield disk
+    subprocess.run(["/bin/umount", disk], check=True)

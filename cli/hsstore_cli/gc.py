@@ -53,8 +53,7 @@ def command(
 
     With --json, each item is a JSON line, and the last line is a summary.
     """
-    # Reading a store costs numpy, which the help does not need.
-    from hsstore.storage.store import Store  # noqa: PLC0415
+    from hsstore.storage.store import Store  # noqa: PLC0415 - numpy, which the help does not need
 
     opened = Store.open(store)
     if applying:
@@ -63,7 +62,7 @@ def command(
 
 
 def _look(store: "Store", *, quarantine: bool, as_json: bool) -> None:
-    from hsstore.storage.gc import needless  # noqa: PLC0415
+    from hsstore.storage.gc import needless  # noqa: PLC0415 - numpy, as above
 
     sight = needless(store, quarantine=quarantine)
     if as_json:
@@ -84,7 +83,7 @@ def _look(store: "Store", *, quarantine: bool, as_json: bool) -> None:
 
 
 def _apply(store: "Store", *, quarantine: bool, as_json: bool) -> int:
-    from hsstore.storage.gc import clear  # noqa: PLC0415
+    from hsstore.storage.gc import clear  # noqa: PLC0415 - numpy, as above
 
     done = clear(store, quarantine=quarantine)
     if as_json:

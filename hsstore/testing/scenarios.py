@@ -21,7 +21,7 @@ from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
-from hsstore.model.calibration import PROJECTIONS, Calibration, Engine
+from hsstore.model.calibration import Calibration
 from hsstore.model.keys import ShardVersion
 from hsstore.model.progress import Silent
 from hsstore.storage import gc
@@ -38,6 +38,7 @@ from hsstore.testing.litter import litter
 from hsstore.testing.sources import SeededSource, seeded_states
 from hsstore.testing.stores import (
     CONFIG,
+    calibration,
     contents,
     empty_store,
     fill,
@@ -348,24 +349,8 @@ def _create(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
 def _calibrate(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     store = Store.open(store_in(folder), filesystem=filesystem)
     with contextlib.suppress(FileExistsError):
-        publish_calibration(store, _calibration(store))
+        publish_calibration(store, calibration(store))
     witness.done = witness.now()
-
-
-def _calibration(store: Store) -> Calibration:
-    return Calibration(
-        store=store.identity.uuid,
-        number=0,
-        when="2026-01-31T12:00:00Z",
-        method="structure",
-        engine=Engine("sglang", "0.5.23", "json", (0, "final")),
-        layers=store.identity.capture.layers,
-        norm="post",
-        agreement=(),
-        doubt="no reference was at hand",
-        input_ids=(7,),
-        sketch=((0.5,) * PROJECTIONS,) * 2,
-    )
 
 
 # -- at any moment ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hsstore.extraction.extractor import extract
+from hsstore.model.calibration import PROJECTIONS, Calibration, Engine
 from hsstore.model.capture import Layer
 from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import claimed
@@ -158,3 +159,20 @@ def replace(store: Store, shard: int) -> None:
         commit_replacement(
             store.filesystem, store.root, staged, claim, store.identity, replaces=committed
         )
+
+
+def calibration(store: Store, number: int = 0, *, input_id: int = 7) -> Calibration:
+    """A calibration by structure that the store could have."""
+    return Calibration(
+        store=store.identity.uuid,
+        number=number,
+        when="2026-01-31T12:00:00Z",
+        method="structure",
+        engine=Engine("sglang", "0.5.23", "json", (0, "final")),
+        layers=store.identity.capture.layers,
+        norm="post",
+        agreement=(),
+        doubt="no reference was at hand",
+        input_ids=(input_id,),
+        sketch=((0.5,) * PROJECTIONS,) * 2,
+    )

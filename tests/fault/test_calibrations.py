@@ -9,28 +9,11 @@ from hsstore.errors import InvalidDocument
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
-from hsstore.model.calibration import PROJECTIONS, Calibration, Engine
 from hsstore.model.document import seal
 from hsstore.storage.calibrations import calibrations, next_number, publish_calibration
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.stores import empty_store, fill
-
-
-def calibration(store: Store, number: int, *, input_id: int = 7) -> Calibration:
-    return Calibration(
-        store=store.identity.uuid,
-        number=number,
-        when="2026-01-31T12:00:00Z",
-        method="structure",
-        engine=Engine("sglang", "0.5.23", "json", (0, "final")),
-        layers=store.identity.capture.layers,
-        norm="post",
-        agreement=(),
-        doubt="no reference was at hand",
-        input_ids=(input_id,),
-        sketch=((0.5,) * PROJECTIONS,) * 2,
-    )
+from hsstore.testing.stores import calibration, empty_store, fill
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """A disk that is really full: what is journalled stays, what is committed is right."""
 
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +20,6 @@ from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
 @pytest.fixture(autouse=True)
 def journal_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SYNC_BYTES", 1)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem of 1 MiB."""
-    if os.geteuid():
-        pytest.skip("mounting a filesystem takes root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
-    yield disk
-    subprocess.run(["/bin/umount", disk], check=True)
 
 
 @pytest.mark.root

@@ -1,10 +1,9 @@
 """A disk that fills up is waited for: nothing that was done is lost, and it goes on by itself."""
 
 import errno
-import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -278,18 +277,6 @@ def test_a_shard_has_its_space_from_the_start(tmp_path: Path) -> None:
     assert min(allocated) >= payload
     shard = (store.root / keys.shard_file(0)).stat().st_blocks * space.STATUS_BLOCK_BYTES
     assert shard < payload
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem of 1 MiB."""
-    if os.geteuid():
-        pytest.skip("mounting a filesystem takes root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
-    yield disk
-    subprocess.run(["/bin/umount", disk], check=True)
 
 
 @pytest.mark.root
