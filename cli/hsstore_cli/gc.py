@@ -46,10 +46,11 @@ def command(
     processes, temporary files, growths that were never decided, and unfinished creations beside
     the store. Samples that a journal has stay, and so does what the format does not know.
 
-    It works on a full disk, and while the store is being extracted, repaired, extended or read:
-    what somebody else has claimed is left alone. A claim of a process that cannot be seen from
-    here counts as held until its heartbeat is 60 seconds old, which only --apply can measure.
-    Replacements that were decided by a process that is gone are finished by --apply.
+    It works on a full disk, where only what takes a claim needs a free block, and while the store
+    is being extracted, repaired, extended or read: what somebody else has claimed is left alone. A
+    claim of a process that cannot be seen from here counts as held until its heartbeat is 60
+    seconds old, which only --apply can measure. Replacements that were decided by a process that
+    is gone are finished by --apply.
 
     With --json, each item is a JSON line, and the last line is a summary.
     """

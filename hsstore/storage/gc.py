@@ -15,6 +15,7 @@ from typing import Self
 from hsstore.errors import OUT_OF_SPACE, ClaimedByAnother, StorageFailed, StoreError
 from hsstore.model import keys
 from hsstore.model.litter import Cleared, Litter, Sighting
+from hsstore.storage import ballast
 from hsstore.storage.building import remove_abandoned
 from hsstore.storage.claim import Claim, claimed, is_abandoned
 from hsstore.storage.filesystem import Filesystem
@@ -75,7 +76,8 @@ class _Run:
         left = sorted(waiting | set(sight.held))
         while left:
             lacking = [claim for claim in left if self._lacks_space(claim)]
-            left = lacking if len(lacking) < len(left) else []
+            freed = bool(lacking) and ballast.release(self.store.filesystem, self.store.root)
+            left = lacking if freed or len(lacking) < len(left) else []
 
     def cleared(self) -> Cleared:
         """The account of it."""

@@ -19,8 +19,8 @@ from hsstore.integrity.fsck import fsck
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.litter import Cleared
+from hsstore.storage import ballast, writer
 from hsstore.storage import claim as claims
-from hsstore.storage import writer
 from hsstore.storage.claim import claimed
 from hsstore.storage.extend import extend
 from hsstore.storage.filesystem import LOCAL
@@ -700,6 +700,16 @@ def test_without_space_for_a_claim_what_needs_one_stays_and_is_named(small_disk:
     assert done.removed == []
     assert len(done.kept) == 2
     assert all("No space left" in why for _, why in done.kept)
+
+
+@pytest.mark.root
+def test_the_ballast_of_a_killed_extraction_makes_room_for_a_claim(small_disk: Path) -> None:
+    store = fill(empty_store(small_disk / "store", LENGTHS))
+    planted = litter(store, ["orphan-manifests"])
+    ballast.keep(store.filesystem, store.root)
+    fill_disk(small_disk)
+    done = clear(store)
+    assert (len(done.removed), done.kept) == (len(planted), [])
 
 
 def command(module: str, *words: Path | str) -> subprocess.Popen[bytes]:
