@@ -75,9 +75,13 @@ def _clear(store: Store, claim: Claim) -> None:
 def _shards(store: Store) -> set[int]:
     """Shards with an intent, a temporary name, or a folder or claim beside their marker."""
     committed, names = store.committed(), store.filesystem.names
+    claim_names = names(store.root / keys.CLAIM)
     stages = map(keys.read_stage, names(store.root / keys.STAGE))
-    claims = map(keys.read_claim, names(store.root / keys.CLAIM))
-    shards = {found[0] for found in (*stages, *claims) if found and found[0] in committed}
+    claims = map(keys.read_claim, claim_names)
+    begun = {found[0] for found in (*stages, *claims) if found}
+    # Those of other shards go when the shard is claimed.
+    begun |= {shard for shard in map(keys.read_temporary, claim_names) if shard is not None}
+    shards = begun & committed.keys()
     shards |= {version.shard for version in pending_intents(store.filesystem, store.root)}
     for folder in _PUBLISHED:
         temporaries = map(keys.read_temporary, names(store.root / folder))

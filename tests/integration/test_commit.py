@@ -219,6 +219,18 @@ def test_an_intent_without_its_file_stays_and_says_so(store: Store) -> None:
     assert list((store.root / keys.INTENT).iterdir())
 
 
+def test_the_claim_that_a_killed_rival_did_not_come_to_publish_is_cleared(store: Store) -> None:
+    """Its shard was committed by then: nobody else claims it any more."""
+    fill(store)
+    filesystem = FaultyFilesystem(frozenset({"link", "unlink"}))
+    filesystem.crash(0)
+    with pytest.raises(Crash):
+        acquire(filesystem, store.root, store.identity.uuid, 0, "a" * 16)
+    assert [name[:10] for name in store.filesystem.names(store.root / keys.CLAIM)] == [".00000000-"]
+    clear_leftovers(store, Silent())
+    assert leftovers(store.root) == []
+
+
 @pytest.mark.parametrize("codec", ["none", "blosc-zstd"])
 def test_readers_are_served_while_a_replacement_is_pending(tmp_path: Path, codec: str) -> None:
     """The data of the new generation differs, though index and size may not."""
