@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
-Level = Literal["quick", "manifest", "data"]
-LEVELS: tuple[Level, ...] = ("quick", "manifest", "data")
+Level = Literal["quick", "manifest", "data", "thorough"]
+LEVELS: tuple[Level, ...] = ("quick", "manifest", "data", "thorough")
 
 KINDS = {
     "identity-invalid": "hsstore.json is torn or edited",
@@ -17,6 +17,9 @@ KINDS = {
     "folder-unreadable": "a folder of the format cannot be listed",
     "shard-missing": "no commit marker: the shard was never finished",
     "sample-absent": "the shard is committed without this sample",
+    "sample-waived": "the shard is committed without this sample, and somebody accepted that",
+    "waiver-invalid": "a waiver is torn, edited, or of another store",
+    "waiver-unreadable": "a waiver cannot be read",
     "marker-missing": "a shard file is in place, but no commit marker vouches for it",
     "marker-invalid": "a commit marker is torn, edited, or of another store",
     "marker-duplicate": "two commit markers for one generation of a shard",
@@ -55,12 +58,23 @@ KINDS = {
     "foreign-file": "a file that the format does not know",
     "origin-contradicts": "states were computed by another model or setting than the store's",
     "origin-mixed": "shards were computed by different engines or settings",
+    "content-nonfinite": "a sample holds values that are not finite",
+    "content-zero": "rows of a sample, or a whole layer of it, are zeros",
+    "content-constant": "rows of a sample that differ in their tokens are equal",
+    "content-duplicated": "a sample holds the rows of another one with other tokens",
+    "content-shifted": "a sample's rows do not begin where its tokens do",
+    "content-differs": "the decoded rows are not those that the manifest describes",
+    "content-outlier": "a layer of a sample has norms far from those of the rest of the store",
+    "audit-wrong": "computed again, a sample has other states",
+    "audit-noise": "computed again, a sample has the same states within numeric noise",
+    "audit-failed": "a sample could not be computed again",
 }
 
 # What no sample suffers from is a warning, what is only good to know a note; neither is a problem.
 WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file",
-                      "plan-missing", "growth-pending", "growth-undecided"})  # fmt: skip
-NOTES = frozenset({"origin-mixed"})
+                      "plan-missing", "growth-pending", "growth-undecided",
+                      "audit-failed"})  # fmt: skip
+NOTES = frozenset({"origin-mixed", "sample-waived", "audit-noise"})
 BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
                          "plan-unreadable", "plan-missing", "plan-lost", "identity-invalid",
                          "identity-unreadable"}  # fmt: skip
@@ -75,7 +89,10 @@ def severity_of(kind: str) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding, as ``fsck --json`` prints it; None where a member does not apply."""
+    """One finding, as ``fsck --json`` prints it; None where a member does not apply.
+
+    ``generation`` is that of the shard, where the finding is about what that generation holds.
+    """
 
     kind: str
     severity: Severity
@@ -87,6 +104,7 @@ class Finding:
     byte_range: tuple[int, int] | None = None
     evidence: str | None = None
     repair: str | None = None
+    generation: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON line of this finding."""

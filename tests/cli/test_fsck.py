@@ -39,7 +39,7 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert set(finding) == {
         "type", "kind", "severity", "shard", "samples", "path", "chunk", "byte_range", "evidence",
-        "detail", "repair",
+        "detail", "repair", "generation",
     }  # fmt: skip
     assert set(summary) == {
         "type", "level", "complete", "shards_checked", "shards_total", "samples_damaged",
