@@ -215,6 +215,18 @@ def test_a_second_signal_is_a_second_one(started: Started) -> None:
     assert (process.returncode, out) == (32, "2\n")
 
 
+def test_a_signal_to_both_and_to_the_supervisor_is_one(started: Started) -> None:
+    """As timeout(1) sends it; as two of them, it would end an extraction at once."""
+    process, _ = started(program(COUNTING))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate(timeout=WAIT)
+    assert (process.returncode, out) == (32, "1\n")
+
+
 def test_without_a_handler_a_signal_ends_both(started: Started) -> None:
     process, child = started(program(f"time.sleep({WAIT})"))
     os.kill(process.pid, signal.SIGTERM)
