@@ -42,7 +42,6 @@ class Supervisor:
         self._lifeline = lifeline
         self._patience = Patience(child, in_flight, seconds)
         self._interval = min(seconds / LOOKS, LONGEST_LOOK_SECONDS)
-        self._awaited = {n for n in AWAITED if signal.getsignal(n) is not signal.SIG_IGN}
         self._reached: dict[int, float] = {}
         self._stopped = False
         self._looked = time.monotonic()
@@ -53,7 +52,7 @@ class Supervisor:
         while (status := self._ended()) is None:
             if self._stalled():
                 return exit_codes.STALLED
-            received = signal.sigtimedwait(self._awaited, self._interval)
+            received = signal.sigtimedwait(AWAITED, self._interval)
             if received is None:
                 self._lifeline.forget()
             else:

@@ -227,6 +227,17 @@ def test_a_signal_to_both_and_to_the_supervisor_is_one(started: Started) -> None
     assert (process.returncode, out) == (32, "1\n")
 
 
+def test_a_handler_of_the_work_hears_what_a_shell_ignores_in_the_background(
+    started: Started,
+) -> None:
+    process, _ = started(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *program(COUNTING)])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=WAIT)
+    assert (process.returncode, out) == (32, "1\n")
+
+
 def test_without_a_handler_a_signal_ends_both(started: Started) -> None:
     process, child = started(program(f"time.sleep({WAIT})"))
     os.kill(process.pid, signal.SIGTERM)
