@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -242,8 +243,13 @@ class Filesystem:
             os.unlink(path)  # noqa: PTH108 - the seam calls os by name
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder of plain files, and the files; nothing where there is none."""
+        """Remove a folder of plain files, and the files; nothing where there is none.
+
+        NotADirectoryError for a link: what it leads to is not ours to remove.
+        """
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(self.status(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             for name in self.names(path):
                 with contextlib.suppress(FileNotFoundError):
                     self.unlink(path / name)

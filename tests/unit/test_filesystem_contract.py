@@ -302,3 +302,13 @@ def test_touching_sets_the_time_to_now(filesystem: Filesystem, tmp_path: Path) -
     ages = [filesystem.status(tmp_path / name).st_mtime for name in ("file", "other")]
     assert abs(ages[0] - ages[1]) < 60
     assert filesystem.read(tmp_path / "file") == b"data"
+
+
+def test_nothing_is_removed_through_a_link(filesystem: Filesystem, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("outside")
+    with pytest.raises(NotADirectoryError) as refused:
+        filesystem.remove_folder(tmp_path / "link")
+    assert refused.value.filename == str(tmp_path / "link")
+    assert held(tmp_path / "outside") == {"file": b"data"}
