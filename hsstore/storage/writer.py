@@ -275,12 +275,14 @@ class ShardWriter:
         try:
             yield
         except OSError as error:
-            if error.errno in OUT_OF_SPACE:
-                self._end = whole
-                self._filesystem.truncate(self._data, whole, self._data_path)
-                self._release_ballast()
-                self.sync()
-            self._broken = True
+            try:
+                if error.errno in OUT_OF_SPACE:
+                    self._end = whole
+                    self._filesystem.truncate(self._data, whole, self._data_path)
+                    self._release_ballast()
+                    self.sync()
+            finally:
+                self._broken = True
             raise
 
     def _settle(self, sample: StoredSample, chunks: tuple[Chunk, ...]) -> None:

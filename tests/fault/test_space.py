@@ -1,6 +1,7 @@
 """A disk that fills up is waited for: nothing that was done is lost, and it goes on by itself."""
 
 import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -135,6 +136,30 @@ def operations(root: Path) -> int:
     store = Store.open(root, filesystem=filesystem)
     extract(store, SeededSource(store.identity), space=PATIENT)
     return len(filesystem.operations)
+
+
+def test_a_disk_that_refuses_to_cut_a_file_too_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    class Full(FaultyFilesystem):
+        """Takes nothing for a while; a filesystem that copies on writing needs room to cut, too."""
+
+        writes = refusals = 0
+
+        def _count(self, kind: str, path: Path) -> None:
+            super()._count(kind, path)
+            if path.name == keys.STAGED_DATA and kind in ("write", "truncate"):
+                self.writes += kind == "write"
+                if self.writes > 1 and clock.now < 20:
+                    self.refusals += 1
+                    assert self.refusals < 100
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    store = Store.open(root, filesystem=Full(frozenset({"write", "truncate"})))
+    source = SeededSource(store.identity)
+    assert extract(store, source, space=PATIENT).complete
+    assert clock.now >= 20
+    assert len(source.asked) == len(LENGTHS)
+    assert_complete(root)
 
 
 def test_in_the_end_it_gives_up_and_says_so(tmp_path: Path, clock: Clock) -> None:
