@@ -30,7 +30,7 @@ from hsstore.model.manifest import AbsentSample, Chunk, Manifest, Statistics, St
 from hsstore.model.marker import Marker
 from hsstore.model.source import Failed, Origin
 from hsstore.storage import ballast, codec, digest
-from hsstore.storage.filesystem import Buffer, Filesystem
+from hsstore.storage.filesystem import NO_RESERVATION, Buffer, Filesystem
 from hsstore.storage.journal import Journal, failure_line, header_line, read_journal, sample_line
 from hsstore.storage.shard_file import encode_index
 
@@ -148,11 +148,16 @@ class ShardWriter:
             raise
 
     def _give_back(self) -> None:
-        """Free what was reserved and not used."""
+        """Free what was reserved and not used, where the filesystem can."""
         if not self._reserved:
             return
-        for offset, length in self._reserved.values():
-            self._filesystem.make_hole(self._data, offset, length, self._data_path)
+        try:
+            for offset, length in self._reserved.values():
+                self._filesystem.make_hole(self._data, offset, length, self._data_path)
+        except OSError as error:
+            # Blocks too many harm nobody, and a full disk may lack the one that notes a hole.
+            if error.errno not in OUT_OF_SPACE | NO_RESERVATION:
+                raise
         self._reserved.clear()
         # Beyond the end of a file, cutting it there frees blocks, and making a hole does not.
         size = self._filesystem.size(self._data)

@@ -1,6 +1,7 @@
 """Staging samples: what is refused, what is in memory, what a failed sync forbids."""
 
 import errno
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,3 +176,24 @@ def test_one_sample_at_a_time_is_in_memory(tmp_path: Path, codec: str) -> None:
     writer.close()
     assert staged.marker.tokens == 3 * 4096
     assert peak < states.nbytes // 2
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_blocks_that_cannot_be_given_back_stop_nobody(
+    store: Store, code: int
+) -> None:
+    """Some filesystems reserve but make no holes, and a full one may lack room to note a hole."""
+
+    class Holeless(FaultyFilesystem):
+        def make_hole(self, fd: int, offset: int, length: int, path: Path) -> None:
+            raise OSError(code, os.strerror(code), str(path))
+
+    writer = open_writer(store, Holeless())
+    extents = [store.samples.extent(sample) for sample in range(len(LENGTHS))]
+    writer.reserve(extents)
+    add(store, writer, 0)
+    add(store, writer, 1)
+    origin = SeededSource(store.identity).origin()
+    writer.fail(extents[2], key_of(2), Failed(2, "seeded", "cannot"), origin)
+    assert writer.finish(range(len(LENGTHS))).marker.absent == 1
+    writer.close()
