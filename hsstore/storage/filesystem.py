@@ -154,10 +154,15 @@ class Filesystem:
         self._allocate(fd, KEEP_SIZE | PUNCH_HOLE, offset, length, path)
 
     def _allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> None:
+        # Again after a signal, as Python repeats its own calls.
+        while (code := self._try_to_allocate(fd, mode, offset, length, path)) == errno.EINTR:
+            pass
+        if code:
+            raise OSError(code, os.strerror(code), str(path))
+
+    def _try_to_allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> int:
         with _Call("fallocate", path):
-            if _FALLOCATE(fd, mode, offset, length):
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(path))
+            return ctypes.get_errno() if _FALLOCATE(fd, mode, offset, length) else 0
 
     def size(self, fd: int) -> int:
         """The size of an open file in bytes."""
