@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -180,15 +181,12 @@ def test_one_sample_at_a_time_is_in_memory(tmp_path: Path, codec: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
 def test_blocks_that_cannot_be_given_back_stop_nobody(
-    store: Store, code: int
+    store: Store, filesystem: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """Some filesystems reserve but make no holes, and a full one may lack room to note a hole."""
-
-    class Holeless(FaultyFilesystem):
-        def make_hole(self, fd: int, offset: int, length: int, path: Path) -> None:
-            raise OSError(code, os.strerror(code), str(path))
-
-    writer = open_writer(store, Holeless())
+    refused = OSError(code, os.strerror(code))
+    monkeypatch.setattr(filesystem, "make_hole", mock.Mock(side_effect=refused))
+    writer = open_writer(store, filesystem)
     extents = [store.samples.extent(sample) for sample in range(len(LENGTHS))]
     writer.reserve(extents)
     add(store, writer, 0)
