@@ -12,6 +12,8 @@ import signal
 import threading
 import time
 
+from hsstore_cli import standard_streams
+
 LET_GO = 0
 """Said where others say a signal's number: the worker holds nobody's output open any more."""
 
@@ -36,11 +38,8 @@ class Lifeline:
 
     def _wait_to_be_let_go(self) -> None:
         os.read(self._pulled, 1)
-        # A call that never returns keeps this process, killed or not, and all that it has open:
-        # whoever reads its output would wait for the storage, too.
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(null, standard)
+        # A call that never returns keeps this process, killed or not, and all that it has open.
+        standard_streams.let_go()
         with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
             os.write(self._hear, bytes([LET_GO]))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hsstore import __version__
+from hsstore_cli import standard_streams
 from hsstore_cli.stalls import Stall
 
 PATIENCE_SECONDS = 2.0
@@ -92,6 +93,7 @@ def bounded(task: Callable[[], None], seconds: float) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
+    standard_streams.let_go()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="ascii")
 

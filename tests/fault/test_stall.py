@@ -421,6 +421,20 @@ def test_whoever_reads_the_output_is_not_kept_waiting(tmp_path: Path) -> None:
     os.kill(child, signal.SIGKILL)
 
 
+def test_nor_by_a_log_that_goes_to_the_same_storage(tmp_path: Path) -> None:
+    command = program("with _Call('fsync', '/x'): time.sleep(8)", seconds=1)
+    hanging = (
+        "from hsstore_cli import stall_report\n"
+        "stall_report.os.kill = lambda pid, number: None\n"  # killed, it would still hang
+        "stall_report.Path.mkdir = lambda *_, **__: time.sleep(8)\n"
+    )
+    command[-1] = command[-1].replace("def say", f"{hanging}def say", 1)
+    before = time.monotonic()
+    done = run(command, XDG_STATE_HOME=str(tmp_path))
+    assert (done.returncode, "no log" in done.stderr) == (75, True)
+    assert time.monotonic() - before < 8
+
+
 # -- elsewhere ---------------------------------------------------------------------------------
 
 
