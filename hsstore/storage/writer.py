@@ -109,13 +109,18 @@ class ShardWriter:
         self._filesystem.truncate(self._data, self._end, self._data_path)
 
     def verify_journalled(self) -> None:
-        """Read every journalled sample past the page cache; forget those whose bytes are wrong."""
+        """Read every journalled sample past the page cache; forget those whose bytes are wrong.
+
+        The others are durable, for ``take_durable``, once they are synced here.
+        """
         self._filesystem.forget_cached(self._data)
         for sample, chunks in list(self.journal.chunks.items()):
             if not chunks_are_whole(self._filesystem, self._data, self._data_path, chunks):
                 stored = self.journal.samples[sample]
                 self.journal.forget(sample)
                 self._clear_padding(stored)
+        # A line may be there whose sync failed: only the next one makes it durable.
+        self._unsynced = sorted(self.journal.settled())
 
     def _clear_padding(self, sample: StoredSample) -> None:
         """What damaged a sample may have damaged its padding, which add() does not write."""
@@ -335,7 +340,7 @@ class ShardWriter:
 
     def sync(self) -> None:
         """Make every settled sample durable, then say so in the journal."""
-        if not self._lines or self._broken:
+        if not self._unsynced or self._broken:
             return
         self._broken = (
             True  # until all of it worked: a file whose sync failed is never synced again

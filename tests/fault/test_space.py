@@ -162,6 +162,28 @@ def test_a_disk_that_refuses_to_cut_a_file_too_is_waited_for(tmp_path: Path, clo
     assert_complete(root)
 
 
+@pytest.mark.usefixtures("clock")
+def test_the_source_hears_of_what_was_kept_by_a_journal_whose_sync_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server keeps the rows of a sample until then, and takes no more than it can keep."""
+    monkeypatch.setattr(writer, "SYNC_BYTES", 64 << 20)
+    template = empty_store(tmp_path / "template", LENGTHS, shard_rows=64).root
+    kept = 0
+    for n in range(100):
+        root = shutil.copytree(template, tmp_path / f"{n}")
+        filesystem = FaultyFilesystem(frozenset({"sync"}))
+        store = Store.open(root, filesystem=filesystem)
+        source = SeededSource(store.identity)
+        filesystem.fail(n, errno.ENOSPC)
+        assert extract(store, source, space=PATIENT).complete
+        if len(filesystem.operations) <= n:
+            break
+        kept += filesystem.operations[n][1].name == keys.STAGED_JOURNAL
+        assert sorted(set(source.safe)) == list(range(len(LENGTHS))), filesystem.operations[n]
+    assert kept
+
+
 def test_in_the_end_it_gives_up_and_says_so(tmp_path: Path, clock: Clock) -> None:
     root = empty_store(tmp_path / "store", LENGTHS).root
     filesystem = FaultyFilesystem(GROWING)
