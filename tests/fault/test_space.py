@@ -184,6 +184,22 @@ def test_the_source_hears_of_what_was_kept_by_a_journal_whose_sync_failed(
     assert kept
 
 
+def test_a_disk_that_is_full_from_the_start_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    """Also by a run that finds leftovers, which takes a claim to clear."""
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    extract(Store.open(root), SeededSource(Store.open(root).identity), shards=range(1))
+    (root / keys.stage(0, "a" * 16)).mkdir()
+    filesystem = FaultyFilesystem(GROWING)
+    store = Store.open(root, filesystem=filesystem)
+    filesystem.fail(0, errno.ENOSPC, forever=True)
+    clock.when_waiting = lambda: filesystem.heal() if clock.now > 20 else None
+    told = Told()
+    assert extract(store, SeededSource(store.identity), space=PATIENT, progress=told).complete
+    assert clock.now > 20
+    assert told.events == ["paused", "resumed"]
+    assert_complete(root)
+
+
 def test_in_the_end_it_gives_up_and_says_so(tmp_path: Path, clock: Clock) -> None:
     root = empty_store(tmp_path / "store", LENGTHS).root
     filesystem = FaultyFilesystem(GROWING)
