@@ -426,8 +426,10 @@ class ShardWriter:
 
     def _let_go(self) -> None:
         self._hasher.shutdown()
-        self._filesystem.close(self._data)
-        self._filesystem.close(self._journal)
+        try:
+            self._filesystem.close(self._data)
+        finally:
+            self._filesystem.close(self._journal)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]

@@ -195,3 +195,21 @@ def test_blocks_that_cannot_be_given_back_stop_nobody(
     writer.fail(extents[2], key_of(2), Failed(2, "seeded", "cannot"), origin)
     assert writer.finish(range(len(LENGTHS))).marker.absent == 1
     writer.close()
+
+
+def test_a_file_whose_close_fails_keeps_no_other_open(
+    store: Store, filesystem: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network filesystems tell at close what they could not write."""
+    writer = open_writer(store, filesystem)
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        os.close(fd)
+        closed.append(fd)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(filesystem, "close", close)
+    with pytest.raises(OSError, match="quota"):
+        writer.close()
+    assert len(closed) == 2
