@@ -74,7 +74,10 @@ def bounded(task: Callable[[], None], seconds: float) -> bool:
 
     The task may itself be stuck in the storage, and must not print. What it raises is not seen.
     """
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no room for another process
+        return False
     if not child:
         done = False
         try:

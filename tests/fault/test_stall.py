@@ -258,6 +258,15 @@ def test_a_killed_supervisor_takes_the_work_with_it(started: Started) -> None:
     wait_for(child, "gone", "Z")
 
 
+def test_a_killed_supervisor_takes_work_with_it_that_can_open_nothing(started: Started) -> None:
+    work = f"while True:\n    try: os.dup(1)\n    except OSError: break\ntime.sleep({WAIT})"
+    process, child = started(["prlimit", "--nofile=30", *program(work)])
+    time.sleep(0.5)
+    process.kill()
+    process.wait(WAIT)
+    wait_for(child, "gone", "Z")
+
+
 def test_both_stop_and_go_on_together(started: Started) -> None:
     process, child = started(program("say('ready')\ntime.sleep(2)\nreturn 4"))
     os.kill(process.pid, signal.SIGTSTP)
@@ -433,6 +442,20 @@ def test_nor_by_a_log_that_goes_to_the_same_storage(tmp_path: Path) -> None:
     done = run(command, XDG_STATE_HOME=str(tmp_path))
     assert (done.returncode, "no log" in done.stderr) == (75, True)
     assert time.monotonic() - before < 8
+
+
+def test_without_room_for_another_process_the_exit_code_tells(tmp_path: Path) -> None:
+    refusing = (
+        "import errno\n"
+        "from hsstore_cli import stall_report\n"
+        "def refuse(): raise BlockingIOError(errno.EAGAIN, 'no more processes')\n"
+        "fork, forked = os.fork, []\n"
+        "os.fork = lambda: refuse() if forked else (forked.append(1), fork())[1]\n"
+    )
+    command = program(f"with _Call('fsync', '/x'): time.sleep({WAIT})", seconds=1)
+    command[-1] = command[-1].replace("def say", f"{refusing}def say", 1)
+    done = run(command, XDG_STATE_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (75, "")
 
 
 # -- elsewhere ---------------------------------------------------------------------------------
