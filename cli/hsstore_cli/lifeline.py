@@ -5,12 +5,13 @@ same. Through the other the worker says which signals have reached it, so that o
 or a batch system sends to both is not passed on for a second time.
 """
 
-import contextlib
 import os
 import select
 import signal
 import threading
 import time
+
+from hsstore_cli import standard_streams
 
 LET_GO = 0
 """Said where others say a signal's number: the worker holds nobody's output open any more."""
@@ -36,14 +37,12 @@ class Lifeline:
 
     def _wait_to_be_let_go(self) -> None:
         os.read(self._pulled, 1)
-        # A call that never returns keeps this process, killed or not, and all that it has open:
-        # whoever reads its output would wait for the storage, too.
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(null, standard)
-        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+        try:
+            # A call that never returns keeps this process, killed or not, and all that it has open.
+            standard_streams.let_go()
             os.write(self._hear, bytes([LET_GO]))
-        os.kill(os.getpid(), signal.SIGKILL)
+        finally:  # with too many files open, or with nobody left to be told
+            os.kill(os.getpid(), signal.SIGKILL)
 
     # -- the supervisor -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hsstore import __version__
+from hsstore_cli import standard_streams
 from hsstore_cli.stalls import Stall
 
 PATIENCE_SECONDS = 2.0
@@ -73,7 +74,10 @@ def bounded(task: Callable[[], None], seconds: float) -> bool:
 
     The task may itself be stuck in the storage, and must not print. What it raises is not seen.
     """
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no room for another process
+        return False
     if not child:
         done = False
         try:
@@ -92,6 +96,7 @@ def bounded(task: Callable[[], None], seconds: float) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
+    standard_streams.let_go()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="ascii")
 

@@ -1,6 +1,7 @@
 """Waits for the process that works, and ends as it does, or before it where the storage stalls."""
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -41,7 +42,7 @@ class Supervisor:
         self._lifeline = lifeline
         self._patience = Patience(child, in_flight, seconds)
         self._interval = min(seconds / LOOKS, LONGEST_LOOK_SECONDS)
-        self._awaited = {n for n in AWAITED if signal.getsignal(n) is not signal.SIG_IGN}
+        self._reached: dict[int, float] = {}
         self._stopped = False
         self._looked = time.monotonic()
         lifeline.watch()
@@ -51,7 +52,7 @@ class Supervisor:
         while (status := self._ended()) is None:
             if self._stalled():
                 return exit_codes.STALLED
-            received = signal.sigtimedwait(self._awaited, self._interval)
+            received = signal.sigtimedwait(AWAITED, self._interval)
             if received is None:
                 self._lifeline.forget()
             else:
@@ -93,7 +94,12 @@ class Supervisor:
             return
         if number == signal.SIGTSTP:
             self._pause()
-        elif not self._lifeline.reached(number, HEARD_SECONDS):
+            return
+        received = time.monotonic()
+        if self._lifeline.reached(number, HEARD_SECONDS):
+            self._reached[number] = received
+        # timeout(1) sends to this process and then to the whole group: that is one signal.
+        elif received - self._reached.get(number, -math.inf) > HEARD_SECONDS:
             os.kill(self._child, number)
 
     def _pause(self) -> None:

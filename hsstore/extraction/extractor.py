@@ -130,8 +130,8 @@ class Extraction:
         """Fill the range. Raises as ``extract`` does."""
         refuse_lost_plan(self._store)
         self._provenance.refuse_contradiction([self._origin])
-        self._begin()
         try:
+            self._begin()
             with self._room.prepared(), self._closing():
                 self._fill()
         except SourceError as error:
@@ -171,12 +171,27 @@ class Extraction:
                 "source": self._origin.to_document(),
             },
         )
-        clear_leftovers(self._store, self._progress)
+        self._clear_leftovers()
         total = sum(map(self._tokens, self._wanted))
         done = sum(self._tokens(s) for s in self._wanted if s in self._ledger.committed_before)
         self._pace.tokens_left = total - done
         self._todo.extend(s for s in self._wanted if s not in self._ledger.committed_before)
         self._progress.start(total, done, "tok")
+
+    def _clear_leftovers(self) -> None:
+        """Tidy up, once there is room for the claims that it takes."""
+        while True:
+            try:
+                clear_leftovers(self._store, self._progress)
+            except OSError as error:
+                if not self._room.may_wait_for(error):
+                    raise
+            else:
+                return
+            self._room.refused()
+            self._wait_for_room()
+            if self._stopping():
+                return
 
     def _requests(self) -> Iterator[Request]:
         """What is to be computed, as long as there is room for it.

@@ -41,11 +41,10 @@ class Durability:
     def tell(self, writers: Iterable[ShardWriter]) -> None:
         """Tell the source what its writers have made durable meanwhile."""
         durable = [sample for writer in writers for sample in writer.take_durable()]
-        self._advanced = self._advanced or bool(durable)
-        self._settle(durable)
+        self._advanced = self._settle(durable) or self._advanced
 
     def advanced(self) -> bool:
-        """Whether anything became durable since this was last asked."""
+        """Whether anything became durable of which the source had not heard, since last asked."""
         advanced, self._advanced = self._advanced, False
         return advanced
 
@@ -59,8 +58,9 @@ class Durability:
         """Drop those of ``samples`` that were staged and of which the source has not heard."""
         self._settle(self._untold.intersection(samples))
 
-    def _settle(self, samples: Iterable[int]) -> None:
+    def _settle(self, samples: Iterable[int]) -> bool:
         told = self._untold.intersection(samples)
         if told:
             self._untold -= told
             self._source.settled(sorted(told))
+        return bool(told)

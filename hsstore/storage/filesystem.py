@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -153,10 +154,15 @@ class Filesystem:
         self._allocate(fd, KEEP_SIZE | PUNCH_HOLE, offset, length, path)
 
     def _allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> None:
+        # Again after a signal, as Python repeats its own calls.
+        while (code := self._try_to_allocate(fd, mode, offset, length, path)) == errno.EINTR:
+            pass
+        if code:
+            raise OSError(code, os.strerror(code), str(path))
+
+    def _try_to_allocate(self, fd: int, mode: int, offset: int, length: int, path: Path) -> int:
         with _Call("fallocate", path):
-            if _FALLOCATE(fd, mode, offset, length):
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(path))
+            return ctypes.get_errno() if _FALLOCATE(fd, mode, offset, length) else 0
 
     def size(self, fd: int) -> int:
         """The size of an open file in bytes."""
@@ -242,8 +248,13 @@ class Filesystem:
             os.unlink(path)  # noqa: PTH108 - the seam calls os by name
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder of plain files, and the files; nothing where there is none."""
+        """Remove a folder of plain files, and the files; nothing where there is none.
+
+        NotADirectoryError for a link: what it leads to is not ours to remove.
+        """
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(self.status(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             for name in self.names(path):
                 with contextlib.suppress(FileNotFoundError):
                     self.unlink(path / name)

@@ -7,6 +7,7 @@ renames the folder first and knows that from then on the other can change nothin
 
 import contextlib
 import secrets
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,15 @@ def _undecided(store: Store) -> list[Path]:
     names = store.filesystem.names(store.root / keys.PLAN)
     generations = ((name, keys.read_token_folder(name)) for name in names)
     newest = store.plan.generation
-    return [store.root / keys.PLAN / n for n, g in generations if g is not None and g > newest]
+    later = (store.root / keys.PLAN / n for n, g in generations if g is not None and g > newest)
+    return [path for path in later if _is_folder(store.filesystem, path)]
+
+
+def _is_folder(filesystem: Filesystem, path: Path) -> bool:
+    """Whether that is a folder itself, no link to one; not if it is gone by now."""
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_ISDIR(filesystem.status(path).st_mode)
+    return False
 
 
 def _fence(filesystem: Filesystem, root: Path) -> list[Path]:

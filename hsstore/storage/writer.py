@@ -30,7 +30,7 @@ from hsstore.model.manifest import AbsentSample, Chunk, Manifest, Statistics, St
 from hsstore.model.marker import Marker
 from hsstore.model.source import Failed, Origin
 from hsstore.storage import ballast, codec, digest
-from hsstore.storage.filesystem import Buffer, Filesystem
+from hsstore.storage.filesystem import NO_RESERVATION, Buffer, Filesystem
 from hsstore.storage.journal import Journal, failure_line, header_line, read_journal, sample_line
 from hsstore.storage.shard_file import encode_index
 
@@ -109,13 +109,18 @@ class ShardWriter:
         self._filesystem.truncate(self._data, self._end, self._data_path)
 
     def verify_journalled(self) -> None:
-        """Read every journalled sample past the page cache; forget those whose bytes are wrong."""
+        """Read every journalled sample past the page cache; forget those whose bytes are wrong.
+
+        The others are durable, for ``take_durable``, once they are synced here.
+        """
         self._filesystem.forget_cached(self._data)
         for sample, chunks in list(self.journal.chunks.items()):
             if not chunks_are_whole(self._filesystem, self._data, self._data_path, chunks):
                 stored = self.journal.samples[sample]
                 self.journal.forget(sample)
                 self._clear_padding(stored)
+        # A line may be there whose sync failed: only the next one makes it durable.
+        self._unsynced = sorted(self.journal.settled())
 
     def _clear_padding(self, sample: StoredSample) -> None:
         """What damaged a sample may have damaged its padding, which add() does not write."""
@@ -148,11 +153,16 @@ class ShardWriter:
             raise
 
     def _give_back(self) -> None:
-        """Free what was reserved and not used."""
+        """Free what was reserved and not used, where the filesystem can."""
         if not self._reserved:
             return
-        for offset, length in self._reserved.values():
-            self._filesystem.make_hole(self._data, offset, length, self._data_path)
+        try:
+            for offset, length in self._reserved.values():
+                self._filesystem.make_hole(self._data, offset, length, self._data_path)
+        except OSError as error:
+            # Blocks too many harm nobody, and a full disk may lack the one that notes a hole.
+            if error.errno not in OUT_OF_SPACE | NO_RESERVATION:
+                raise
         self._reserved.clear()
         # Beyond the end of a file, cutting it there frees blocks, and making a hole does not.
         size = self._filesystem.size(self._data)
@@ -275,12 +285,14 @@ class ShardWriter:
         try:
             yield
         except OSError as error:
-            if error.errno in OUT_OF_SPACE:
-                self._end = whole
-                self._filesystem.truncate(self._data, whole, self._data_path)
-                self._release_ballast()
-                self.sync()
-            self._broken = True
+            try:
+                if error.errno in OUT_OF_SPACE:
+                    self._end = whole
+                    self._filesystem.truncate(self._data, whole, self._data_path)
+                    self._release_ballast()
+                    self.sync()
+            finally:
+                self._broken = True
             raise
 
     def _settle(self, sample: StoredSample, chunks: tuple[Chunk, ...]) -> None:
@@ -328,7 +340,7 @@ class ShardWriter:
 
     def sync(self) -> None:
         """Make every settled sample durable, then say so in the journal."""
-        if not self._lines or self._broken:
+        if not self._unsynced or self._broken:
             return
         self._broken = (
             True  # until all of it worked: a file whose sync failed is never synced again
@@ -414,8 +426,10 @@ class ShardWriter:
 
     def _let_go(self) -> None:
         self._hasher.shutdown()
-        self._filesystem.close(self._data)
-        self._filesystem.close(self._journal)
+        try:
+            self._filesystem.close(self._data)
+        finally:
+            self._filesystem.close(self._journal)
 
     def _all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.journal.chunks.values() for chunk in chunks]

@@ -145,6 +145,19 @@ def test_what_is_not_litter_stays(store: Store) -> None:
     assert set(snapshot(store.root)) == before
 
 
+def test_token_files_behind_a_link_stay(store: Store) -> None:
+    outside = store.root.with_name("outside")
+    outside.mkdir()
+    (outside / "00000002.json").write_bytes(b"mine")
+    (store.root / keys.token_folder(1)).symlink_to(outside)
+    before = set(snapshot(store.root))
+    with growing(store):
+        pass
+    clear(store)
+    assert set(snapshot(store.root)) == before
+    assert (outside / "00000002.json").read_bytes() == b"mine"
+
+
 def test_journalled_work_stays_and_what_was_never_published_of_it_goes(tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store", LENGTHS)
     stage_samples(store, 1)

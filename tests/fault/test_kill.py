@@ -113,17 +113,24 @@ def test_a_kill_costs_no_more_than_what_is_due_to_be_synced(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """A sync is due after the time of four samples: those, and the one being staged."""
-    root = empty_store(tmp_path / "store", [2] * 60, shard_rows=1024).root
+    root = empty_store(tmp_path / "store", [2] * 200, shard_rows=1024).root
     log, chance, lost = tmp_path / "computed", random.Random(7), list[int]()  # noqa: S311
     for _ in range(5):
         process = start(root, log, 0.02)
-        time.sleep(chance.uniform(0.05, 0.3))
+        wait_for_samples(log, times_computed(log).total() + 3)
+        time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.wait()
         lost.append(len(times_computed(log).keys() - journalled(root)))
-    assert times_computed(log).total() > 5
     assert max(lost) <= 5
     record_property("samples lost to each kill", lost)
+
+
+def wait_for_samples(log: Path, computed: int) -> None:
+    end = time.monotonic() + 60
+    while times_computed(log).total() < computed:
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def wait_for_journal(root: Path, samples: int) -> None:

@@ -1,6 +1,7 @@
 """A disk that fills up is waited for: nothing that was done is lost, and it goes on by itself."""
 
 import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -135,6 +136,68 @@ def operations(root: Path) -> int:
     store = Store.open(root, filesystem=filesystem)
     extract(store, SeededSource(store.identity), space=PATIENT)
     return len(filesystem.operations)
+
+
+def test_a_disk_that_refuses_to_cut_a_file_too_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    class Full(FaultyFilesystem):
+        """Takes nothing for a while; a filesystem that copies on writing needs room to cut, too."""
+
+        writes = refusals = 0
+
+        def _count(self, kind: str, path: Path) -> None:
+            super()._count(kind, path)
+            if path.name == keys.STAGED_DATA and kind in ("write", "truncate"):
+                self.writes += kind == "write"
+                if self.writes > 1 and clock.now < 20:
+                    self.refusals += 1
+                    assert self.refusals < 100
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    store = Store.open(root, filesystem=Full(frozenset({"write", "truncate"})))
+    source = SeededSource(store.identity)
+    assert extract(store, source, space=PATIENT).complete
+    assert clock.now >= 20
+    assert len(source.asked) == len(LENGTHS)
+    assert_complete(root)
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_source_hears_of_what_was_kept_by_a_journal_whose_sync_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server keeps the rows of a sample until then, and takes no more than it can keep."""
+    monkeypatch.setattr(writer, "SYNC_BYTES", 64 << 20)
+    template = empty_store(tmp_path / "template", LENGTHS, shard_rows=64).root
+    kept = 0
+    for n in range(100):
+        root = shutil.copytree(template, tmp_path / f"{n}")
+        filesystem = FaultyFilesystem(frozenset({"sync"}))
+        store = Store.open(root, filesystem=filesystem)
+        source = SeededSource(store.identity)
+        filesystem.fail(n, errno.ENOSPC)
+        assert extract(store, source, space=PATIENT).complete
+        if len(filesystem.operations) <= n:
+            break
+        kept += filesystem.operations[n][1].name == keys.STAGED_JOURNAL
+        assert sorted(set(source.safe)) == list(range(len(LENGTHS))), filesystem.operations[n]
+    assert kept
+
+
+def test_a_disk_that_is_full_from_the_start_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    """Also by a run that finds leftovers, which takes a claim to clear."""
+    root = empty_store(tmp_path / "store", LENGTHS).root
+    extract(Store.open(root), SeededSource(Store.open(root).identity), shards=range(1))
+    (root / keys.stage(0, "a" * 16)).mkdir()
+    filesystem = FaultyFilesystem(GROWING)
+    store = Store.open(root, filesystem=filesystem)
+    filesystem.fail(0, errno.ENOSPC, forever=True)
+    clock.when_waiting = lambda: filesystem.heal() if clock.now > 20 else None
+    told = Told()
+    assert extract(store, SeededSource(store.identity), space=PATIENT, progress=told).complete
+    assert clock.now > 20
+    assert told.events == ["paused", "resumed"]
+    assert_complete(root)
 
 
 def test_in_the_end_it_gives_up_and_says_so(tmp_path: Path, clock: Clock) -> None:

@@ -215,6 +215,29 @@ def test_a_second_signal_is_a_second_one(started: Started) -> None:
     assert (process.returncode, out) == (32, "2\n")
 
 
+def test_a_signal_to_both_and_to_the_supervisor_is_one(started: Started) -> None:
+    """As timeout(1) sends it; as two of them, it would end an extraction at once."""
+    process, _ = started(program(COUNTING))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate(timeout=WAIT)
+    assert (process.returncode, out) == (32, "1\n")
+
+
+def test_a_handler_of_the_work_hears_what_a_shell_ignores_in_the_background(
+    started: Started,
+) -> None:
+    process, _ = started(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *program(COUNTING)])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=WAIT)
+    assert (process.returncode, out) == (32, "1\n")
+
+
 def test_without_a_handler_a_signal_ends_both(started: Started) -> None:
     process, child = started(program(f"time.sleep({WAIT})"))
     os.kill(process.pid, signal.SIGTERM)
@@ -230,6 +253,15 @@ def test_what_is_ignored_from_the_start_stays_so(started: Started) -> None:
 
 def test_a_killed_supervisor_takes_the_work_with_it(started: Started) -> None:
     process, child = started(program(f"time.sleep({WAIT})"))
+    process.kill()
+    process.wait(WAIT)
+    wait_for(child, "gone", "Z")
+
+
+def test_a_killed_supervisor_takes_work_with_it_that_can_open_nothing(started: Started) -> None:
+    work = f"while True:\n    try: os.dup(1)\n    except OSError: break\ntime.sleep({WAIT})"
+    process, child = started(["prlimit", "--nofile=30", *program(work)])
+    time.sleep(0.5)
     process.kill()
     process.wait(WAIT)
     wait_for(child, "gone", "Z")
@@ -396,6 +428,34 @@ def test_whoever_reads_the_output_is_not_kept_waiting(tmp_path: Path) -> None:
     assert time.monotonic() - before < 8
     child = int(done.stdout.split()[0])
     os.kill(child, signal.SIGKILL)
+
+
+def test_nor_by_a_log_that_goes_to_the_same_storage(tmp_path: Path) -> None:
+    command = program("with _Call('fsync', '/x'): time.sleep(8)", seconds=1)
+    hanging = (
+        "from hsstore_cli import stall_report\n"
+        "stall_report.os.kill = lambda pid, number: None\n"  # killed, it would still hang
+        "stall_report.Path.mkdir = lambda *_, **__: time.sleep(8)\n"
+    )
+    command[-1] = command[-1].replace("def say", f"{hanging}def say", 1)
+    before = time.monotonic()
+    done = run(command, XDG_STATE_HOME=str(tmp_path))
+    assert (done.returncode, "no log" in done.stderr) == (75, True)
+    assert time.monotonic() - before < 8
+
+
+def test_without_room_for_another_process_the_exit_code_tells(tmp_path: Path) -> None:
+    refusing = (
+        "import errno\n"
+        "from hsstore_cli import stall_report\n"
+        "def refuse(): raise BlockingIOError(errno.EAGAIN, 'no more processes')\n"
+        "fork, forked = os.fork, []\n"
+        "os.fork = lambda: refuse() if forked else (forked.append(1), fork())[1]\n"
+    )
+    command = program(f"with _Call('fsync', '/x'): time.sleep({WAIT})", seconds=1)
+    command[-1] = command[-1].replace("def say", f"{refusing}def say", 1)
+    done = run(command, XDG_STATE_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (75, "")
 
 
 # -- elsewhere ---------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """Staging samples: what is refused, what is in memory, what a failed sync forbids."""
 
 import errno
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -175,3 +177,39 @@ def test_one_sample_at_a_time_is_in_memory(tmp_path: Path, codec: str) -> None:
     writer.close()
     assert staged.marker.tokens == 3 * 4096
     assert peak < states.nbytes // 2
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_blocks_that_cannot_be_given_back_stop_nobody(
+    store: Store, filesystem: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Some filesystems reserve but make no holes, and a full one may lack room to note a hole."""
+    refused = OSError(code, os.strerror(code))
+    monkeypatch.setattr(filesystem, "make_hole", mock.Mock(side_effect=refused))
+    writer = open_writer(store, filesystem)
+    extents = [store.samples.extent(sample) for sample in range(len(LENGTHS))]
+    writer.reserve(extents)
+    add(store, writer, 0)
+    add(store, writer, 1)
+    origin = SeededSource(store.identity).origin()
+    writer.fail(extents[2], key_of(2), Failed(2, "seeded", "cannot"), origin)
+    assert writer.finish(range(len(LENGTHS))).marker.absent == 1
+    writer.close()
+
+
+def test_a_file_whose_close_fails_keeps_no_other_open(
+    store: Store, filesystem: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network filesystems tell at close what they could not write."""
+    writer = open_writer(store, filesystem)
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        os.close(fd)
+        closed.append(fd)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(filesystem, "close", close)
+    with pytest.raises(OSError, match="quota"):
+        writer.close()
+    assert len(closed) == 2

@@ -1,5 +1,6 @@
 """What every implementation of the seam promises, those that tests break things with included."""
 
+import ctypes
 import errno
 import os
 import stat
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hsstore.storage import filesystem as filesystem_module
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.testing.crash_states import RecordingFilesystem
 from hsstore.testing.faults import FaultyFilesystem
@@ -302,3 +304,32 @@ def test_touching_sets_the_time_to_now(filesystem: Filesystem, tmp_path: Path) -
     ages = [filesystem.status(tmp_path / name).st_mtime for name in ("file", "other")]
     assert abs(ages[0] - ages[1]) < 60
     assert filesystem.read(tmp_path / "file") == b"data"
+
+
+def test_nothing_is_removed_through_a_link(filesystem: Filesystem, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("outside")
+    with pytest.raises(NotADirectoryError) as refused:
+        filesystem.remove_folder(tmp_path / "link")
+    assert refused.value.filename == str(tmp_path / "link")
+    assert held(tmp_path / "outside") == {"file": b"data"}
+
+
+def test_a_reservation_that_a_signal_interrupts_is_made_again(
+    filesystem: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python repeats its own calls; tmpfs and network filesystems interrupt this one."""
+    real, codes = filesystem_module._FALLOCATE, [errno.EINTR]
+
+    def interrupted(*arguments: int) -> int:
+        if not codes:
+            return int(real(*arguments))
+        ctypes.set_errno(codes.pop())
+        return -1
+
+    monkeypatch.setattr(filesystem_module, "_FALLOCATE", interrupted)
+    filesystem.write_new(tmp_path / "file", b"")
+    with filesystem.opened(tmp_path / "file", os.O_RDWR) as fd:
+        filesystem.reserve(fd, 0, 1 << 20, tmp_path / "file")
+    assert not codes
