@@ -236,7 +236,9 @@ def _summary(line: dict[str, Any], seal: str) -> Summary:
     _Problems.of(line, SUMMARY)
     if line["seal"] != seal:
         raise _Problems([Problem("seal", "digest", "it is not that of the lines before it")])
-    return Summary(**{name: line[name] for name in Summary.__slots__ if name in line})
+    values = {name: line[name] for name in Summary.__slots__}
+    values["subset"] = None if values["subset"] is None else tuple(values["subset"])
+    return Summary(**values)
 
 
 def _sized(check: Check, length: int) -> Check:
@@ -299,5 +301,9 @@ SUMMARY: dict[str, Check] = {
     "bytes_checked": integer(),
     "unverified": integer(),
     "findings": record({"error": integer(), "warning": integer(), "note": integer()}),
+    "shards_asked": integer(),
+    "shards_recent": integer(),
+    "subset": optional(_sized(integer(1), 2)),
+    "stopped": optional(one_of("interrupted", "max-duration")),
     "seal": hexadecimal(32),
 }

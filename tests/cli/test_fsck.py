@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
+from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.stores import filled_store
 from hsstore_cli.findings import ranges
@@ -36,14 +37,19 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     root = filled_store(tmp_path / "store").root
     damage.flip_bit(root / keys.shard_file(1), 100)
     assert main(["fsck", str(root), "--json", "--threads", "1"]) == 4
-    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    run, *between, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (run["type"], run["store"]) == ("run", Store.open(root).identity.uuid)
+    (finding,) = [line for line in between if line["type"] == "finding"]
+    checked = [line["shards"] for line in between if line["type"] == "checked"]
+    assert [shard for shard, *_ in sum(checked, [])] == [0, 1, 2, 3]
     assert set(finding) == {
         "type", "kind", "severity", "shard", "samples", "path", "chunk", "byte_range", "evidence",
         "detail", "repair", "generation",
     }  # fmt: skip
     assert set(summary) == {
         "type", "level", "complete", "shards_checked", "shards_total", "samples_damaged",
-        "bytes_checked", "findings", "unverified",
+        "bytes_checked", "findings", "unverified", "shards_asked", "shards_recent", "subset",
+        "stopped", "seal",
     }  # fmt: skip
     assert (summary["type"], summary["complete"], summary["samples_damaged"]) == (
         "summary", True, 1,
@@ -90,8 +96,8 @@ def test_interruption_ends_with_32_and_a_partial_summary(
 
     monkeypatch.setattr("hsstore.integrity.checks.metadata.check", interrupted)
     assert main(["fsck", str(root), "--json"]) == 32
-    (summary,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert summary["complete"] is False
+    _, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (summary["complete"], summary["stopped"]) == (False, "interrupted")
 
 
 def test_no_store_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +112,8 @@ def test_a_damaged_identity_or_plan_is_a_finding_with_a_summary(
     root = filled_store(tmp_path / "store").root
     damage.flip_bit(root / name)
     assert main(["fsck", str(root), "--json"]) == 4
-    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    run, finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (run["store"], run["root"]) == (None, str(root))
     assert (finding["path"], finding["severity"]) == (name, "error")
     assert (summary["complete"], summary["findings"]["error"]) == (False, 1)
     assert main(["fsck", str(root)]) == 4
