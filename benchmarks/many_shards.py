@@ -7,16 +7,19 @@ this level.
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 import numpy as np  # noqa: E402 - the checkout comes first, so that it is what is measured
-from measure import interleaved, machine  # noqa: E402
+from measure import machine  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 from hsstore.integrity.coverage import coverage  # noqa: E402
 from hsstore.integrity.fsck import fsck  # noqa: E402
@@ -45,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dir", type=Path, help="where to write; its filesystem is measured")
     parser.add_argument("--shards", type=int, default=SHARDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hsstore-bench-", dir=chosen.dir) as made:
         folder = Path(made)
@@ -58,12 +62,32 @@ def main() -> None:
             "status, with coverage": lambda: covered(store.root, state),
         }
         clean(store.root, Scrub(state=state))
-        seconds = interleaved(contenders, rounds=ROUNDS)
+        seconds = measured(contenders, chosen.rounds)
         print(json.dumps({"machine": machine(folder), "shards": store.plan.shards,
                           "samples": store.plan.samples}))  # fmt: skip
-    limit = seconds["list and read all markers"]
-    for name, taken in seconds.items():
-        print(f"  {name:28} {taken:7.2f} s  {taken / limit:5.2f} x")
+    wall, cpu = next(iter(seconds.values()))
+    for name, (taken, computed) in seconds.items():
+        print(
+            f"  {name:28} {taken:7.2f} s  {taken / wall:5.2f} x"
+            f"   of one CPU {computed:7.2f} s  {computed / cpu:5.2f} x"
+        )
+
+
+def measured(
+    contenders: Mapping[str, Callable[[], object]], rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Median seconds of each contender, by the clock and of computing, all run in turn."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, work in contenders.items():
+            started, computed = time.perf_counter(), time.process_time()
+            work()
+            taken[name].append((time.perf_counter() - started, time.process_time() - computed))
+    return {
+        name: (statistics.median(wall), statistics.median(cpu))
+        for name, times in taken.items()
+        for wall, cpu in [zip(*times, strict=True)]
+    }
 
 
 def read_markers(root: Path) -> None:
@@ -93,7 +117,8 @@ def covered(root: Path, state: Path) -> None:
 def simulated(root: Path, shards: int) -> Store:
     """A store of so many committed shards, as far as its sample table, markers and sizes go."""
     store = empty_store(root, [CHUNK_ROWS], chunk_rows=CHUNK_ROWS, shard_rows=SHARD_ROWS)
-    counts = np.diff((np.arange(shards + 1) * SAMPLES_A_SHARD).astype(np.int64))
+    edges = (np.arange(shards + 1) * SAMPLES_A_SHARD).astype(np.int64)
+    counts = edges[1:] - edges[:-1]
     table = SampleTable(_starts(counts), np.full(counts.sum(), CHUNK_ROWS, "<i4"), SHARD_ROWS)
     plan = Plan(
         store=store.identity.uuid,
@@ -120,16 +145,14 @@ def simulated(root: Path, shards: int) -> Store:
     return Store.open(root)
 
 
-def _starts(
-    counts: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """First global rows of the samples, int64 [samples]; each fills one chunk."""
     shard = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(shard)) - np.repeat(np.cumsum(counts) - counts, counts)
     return shard * SHARD_ROWS + within * CHUNK_ROWS
 
 
-def _markers(store: str, counts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Iterator[Marker]:
+def _markers(store: str, counts: NDArray[np.int64]) -> Iterator[Marker]:
     for shard, samples in enumerate(map(int, counts)):
         yield Marker(
             store=store,

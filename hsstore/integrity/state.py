@@ -49,7 +49,7 @@ def default_folder() -> Path:
 
 
 class State:
-    """The verdicts there are about one store (``known``), and those of this run on top."""
+    """The verdicts that earlier runs left about one store (``known``), and those of this run."""
 
     def __init__(
         self,
@@ -72,8 +72,7 @@ class State:
         self._read()
 
     def add(self, verdict: Verdict) -> None:
-        """Take a verdict of this run in."""
-        self.known.add([verdict])
+        """Keep a verdict of this run; ``known`` stays what it was."""
         self._own.add([verdict])
         self._unsaved = True
 
@@ -86,10 +85,9 @@ class State:
         """Save all, together with what ended runs left, and remove what that makes needless."""
         if not self._unsaved:
             return
-        gathered = Verdicts(self._own)
         ended = [(path, found) for path in self._ended if (found := self._verdicts(path))]
-        for _, verdicts in ended:
-            gathered.add(verdicts)
+        gathered = Verdicts(verdict for _, found in ended for verdict in found)
+        gathered.add(self._own)  # last: within one second, this run was the later one
         if self._save(gathered, finished=True):
             for path, _ in ended:
                 with contextlib.suppress(OSError):
@@ -106,7 +104,7 @@ class State:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._give_up(error, "earlier verdicts cannot be read")
+            self._give_up(error, "verdicts of earlier runs cannot be read")
             return
         for name in filter(NAME.fullmatch, names):
             self.known.add(self._verdicts(self._folder / name, tell=True) or ())
