@@ -7,6 +7,7 @@ that was examined to LOG, ``SECONDS`` after it began with it, and saves verdicts
 import os
 import sys
 import time
+from unittest.mock import patch
 
 from hsstore.integrity import examine, fsck, state
 from hsstore.integrity.subject import ShardCase, Subject
@@ -23,10 +24,10 @@ def main(log: str, seconds: str, *arguments: str) -> int:
         os.write(told, f"{shard}\n".encode())
         return case
 
-    fsck.examine = slowly  # type: ignore[assignment]
     state.SAVE_SECONDS = fsck.TICK_SECONDS = float(seconds)
     sys.argv[1:] = arguments
-    return hsstore()
+    with patch.object(fsck, "examine", slowly):
+        return hsstore()
 
 
 if __name__ == "__main__":

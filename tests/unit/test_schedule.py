@@ -57,6 +57,8 @@ def test_only_what_is_sound_and_recent_is_left_out() -> None:
 def test_nothing_is_written_into_the_store(tmp_path: Path, name: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
     (tmp_path / "store").mkdir()
+    inside, beside = tmp_path / "link" / "x", tmp_path / "store-x"
+    scrub = Scrub(state=inside) if name == "state" else Scrub(report=inside)
     with pytest.raises(MalformedInput, match="fsck writes nothing there"):
-        refuse_within(tmp_path / "store", Scrub(**{name: tmp_path / "link" / "x"}))
-    refuse_within(tmp_path / "store", Scrub(**{name: tmp_path / "store-x"}))
+        refuse_within(tmp_path / "store", scrub)
+    refuse_within(tmp_path / "store", Scrub(state=beside, report=beside))
