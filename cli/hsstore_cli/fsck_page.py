@@ -93,7 +93,9 @@ def _left_out(summary: Summary) -> Iterator[str]:
     elif others:
         yield f"not asked for: {others} shards"
     if summary.shards_recent:
-        yield f"left out, verified within --max-age: {summary.shards_recent} shards"
+        whole = summary.complete and summary.sound and not summary.unverified
+        so = "; with them, all that was asked for is verified" if whole else ""
+        yield f"left out, verified within --max-age: {summary.shards_recent} shards{so}"
     left = summary.shards_asked - summary.shards_checked - summary.shards_recent
     if left > 0:
         yield f"not reached: {left} shards; the same command goes on with them"
