@@ -42,8 +42,9 @@ class Merged:
 def merge(reports: Sequence[Report], level: Level | None = None) -> Merged:
     """Merge reports of one store; of a shard that several checked, the newest counts.
 
-    Reports of several levels need a ``level`` for all of them, which none may fall short of.
-    Raises MalformedInput where they do not belong together.
+    The origins of shards that different runs checked are not compared with each other: reports do
+    not hold them. Reports of several levels need a ``level`` for all of them, which none may fall
+    short of. Raises MalformedInput where they do not belong together.
     """
     _refuse_other_stores(reports)
     by_time = sorted(reports, key=lambda report: report.run.started)
