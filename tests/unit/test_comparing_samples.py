@@ -127,9 +127,21 @@ def test_who_is_alone_with_his_token_is_false() -> None:
     ]
 
 
+def test_two_against_one_prove_nothing() -> None:
+    right = [(looked(n, row0=5), ids(1, n)) for n in range(2)]
+    found = twins(*right, (looked(2, row0=5), ids(4, 3)))
+    assert [(t.sample, t.certain) for t in found] == [(0, False), (1, False), (2, False)]
+
+
 def test_the_first_row_of_one_at_the_end_of_another_is_a_shift() -> None:
     found = twins((looked(0, row0=5), ids(1, 2)), (looked(1, row2=5), ids(8, 4, 3)))
     assert [(t.sample, t.shifted) for t in found] == [(0, True), (1, True)]
+
+
+def test_a_store_of_one_row_is_told_without_comparing_all_with_all() -> None:
+    found = twins(*((looked(n, row0=5), ids(n % 50, n)) for n in range(20_000)))
+    assert len(found) == 20_000
+    assert all(twin.sample % 50 != twin.other % 50 for twin in found)
 
 
 def test_equal_content_of_other_tokens_is_found() -> None:

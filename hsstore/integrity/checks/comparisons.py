@@ -107,7 +107,8 @@ def _stray_words(subject: Subject, stray: Stray) -> str:
     form = Form(subject.store.identity)
     layer = form.names[form.telling[stray.layer]]
     more = f"; {stray.unnamed} more that may be astray are not named" if stray.unnamed else ""
+    same = "token" if stray.tokens == 1 else f"{stray.tokens} tokens"
     return (
-        f"{stray.witnesses} other samples that begin with the same {stray.tokens} tokens agree in "
+        f"{stray.witnesses} other samples that begin with the same {same} agree in "
         f"row {stray.tokens - 1}, and this one's is {stray.error:.2f} off in {layer}{more}"
     )
