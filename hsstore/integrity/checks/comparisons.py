@@ -20,7 +20,7 @@ SHOWN_SAMPLES = 3
 def note(case: ShardCase) -> None:
     """Keep what is needed of a shard to compare it with others, and let go of the rest."""
     subject = case.subject
-    if case.manifest is not None:
+    if case.manifest is not None and subject.at_least("manifest"):
         subject.compared.add(case.manifest, subject.tokens(case.shard), case.look, case.unsound)
     case.look = None
 
