@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsstore.integrity.fsck import Fsck, fsck
+from hsstore.integrity.repair import repair
 from hsstore.model import keys
 from hsstore.model.finding import LEVELS, Finding, Level
 from hsstore.storage import digest
@@ -18,7 +19,7 @@ from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
 from hsstore.testing import damage
-from hsstore.testing.causal import States, causal_store, conversations, plant
+from hsstore.testing.causal import CausalSource, States, causal_store, conversations, plant
 from hsstore.testing.stores import LENGTHS, filled_store, grown_filled_store
 
 SAMPLES = 60
@@ -194,6 +195,16 @@ def test_samples_of_a_shard_that_stand_out_alike_are_one_finding(plain: Store) -
     (found,), _ = check(plain, "manifest")
     assert found.samples == tuple(f"#{sample}" for sample in samples)
     assert f"#{samples[0]}: layer 1: median norm" in (found.evidence or "")
+
+
+def test_a_repair_of_something_else_leaves_it_and_says_so(plain: Store) -> None:
+    plant(plain, {SAMPLE: lambda s: s[:, [0, 2, 1]].copy()})
+    other = next(k for k in range(plain.plan.shards) if k != plain.samples.extent(SAMPLE).shard)
+    damage.flip_bit(plain.root / keys.shard_file(other), 9)
+    result = repair(plain, source=lambda: CausalSource(plain.identity), apply=True)
+    assert result.done.samples_reextracted == 1
+    assert [(f.kind, f.samples) for f in result.remaining] == [("content-outlier", (f"#{SAMPLE}",))]
+    assert not result.corrected
 
 
 # -- manifests that say what is not so ------------------------------------------------------------
