@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     type=click.Choice(get_args(Level)),
     default="data",
     show_default=True,
-    help="quick: markers and sizes. manifest: also all documents, indexes, token files, arrays. "
-    "data: also every stored chunk.",
+    help="quick: markers and sizes. manifest: also all documents, indexes, token files, arrays, "
+    "and norms by layer. data: also every stored chunk. thorough: also what the decoded rows are.",
 )
 @shards_option
 @scrub_options

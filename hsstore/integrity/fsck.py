@@ -9,7 +9,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from hsstore.errors import InvalidDocument
-from hsstore.integrity.checks import arrays, calibrations, folders, metadata, origins, plans
+from hsstore.integrity.checks import (
+    arrays,
+    calibrations,
+    comparisons,
+    folders,
+    metadata,
+    origins,
+    plans,
+)
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.memory import Memory, generation_of
 from hsstore.integrity.report import Transcript
@@ -44,12 +52,12 @@ def fsck(
     """Check a store, or a range of its shards; nothing is written into it.
 
     ``level`` is ``quick`` (markers and sizes), ``manifest`` (and every document, index, token file
-    and array) or ``data`` (and every stored chunk). ``scrub`` makes the run one of many: a subset,
-    a time limit, verdicts that are remembered, a report. Iterate over the result for the findings;
-    its ``summary`` counts along, and only ``summary.complete`` says that all was looked at. A store
-    whose identity or plan is damaged gives that one finding. Raises NotAStore, UnsupportedFormat,
-    MalformedInput for a report or state inside the store; iterating, StorageFailed where the report
-    cannot be written.
+    and array, and norms by layer), ``data`` (and every stored chunk) or ``thorough`` (and what the
+    decoded rows are). ``scrub`` makes the run one of many: a subset, a time limit, verdicts that
+    are remembered, a report. Iterate over the result for the findings; its ``summary`` counts
+    along, and only ``summary.complete`` says that all was looked at. A store whose identity or plan
+    is damaged gives that one finding. Raises NotAStore, UnsupportedFormat, MalformedInput for a
+    report or state inside the store; iterating, StorageFailed where the report cannot be written.
     """
     progress, scrub = progress or Silent(), scrub or Scrub()
     root = store.root if isinstance(store, Store) else Path(store)
@@ -196,6 +204,7 @@ class Fsck:
         if subject.at_least("manifest"):
             yield from arrays.check_tables(subject)
             yield from origins.check(subject)
+            yield from comparisons.check(subject)
         if self.summary.stopped:
             return
         failed = False
@@ -212,6 +221,7 @@ class Fsck:
         due = self._schedule(listing)
         for file, case in self._cases(due, listing):
             self._settle(case)
+            comparisons.note(case)
             yield from case.findings
             self._done(case, file)
         self.transcript.flush()
