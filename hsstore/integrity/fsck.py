@@ -8,7 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from hsstore.errors import InvalidDocument
-from hsstore.integrity.checks import arrays, calibrations, folders, metadata, origins, plans
+from hsstore.integrity.checks import (
+    arrays,
+    calibrations,
+    folders,
+    metadata,
+    origins,
+    plans,
+    waivers,
+)
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
@@ -119,6 +127,7 @@ class Fsck:
         subject = self.subject
         yield from plans.check(subject)
         yield from calibrations.check(subject)
+        yield from waivers.check(subject)
         unlisted = set()
         for finding in folders.check(subject):
             unlisted |= {finding.path} if finding.kind == "folder-unreadable" else set()

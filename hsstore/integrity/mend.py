@@ -36,6 +36,7 @@ class Mended:
     tokens_reextracted: int = 0
     samples_failed: int = 0
     samples_from_replica: int = 0
+    samples_waived: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -255,7 +256,9 @@ class Mender:
         origin = _some_origin(manifest, writer)
         if origin is None:
             return
-        for sample in _unsettled(case, writer):
+        # Absent ones that nobody asks for, being waived, stay so.
+        kept = absent.keys() - case.lost.keys() - writer.journal.settled()
+        for sample in sorted({*_unsettled(case, writer), *kept}):
             extent = self.store.samples.extent(sample)
             key = named.get(sample) or self.subject.keys(case.shard, [sample])[0]
             before = absent.get(sample)

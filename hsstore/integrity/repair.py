@@ -31,6 +31,7 @@ DERIVED: dict[str, Action] = {
     "tokens": "rebuild-tokens",
     "array": "rewrite-array",
     "calibration": "set-aside-calibration",
+    "waiver": "set-aside-waiver",
 }
 
 RESTORED = frozenset(DERIVED.values()) - {"finish-growth"}

@@ -1,22 +1,25 @@
 """Writing again what follows from the rest of the store: folders, metadata, tokens, arrays.
 
-A damaged calibration follows from nothing, but is missed by nothing either: it goes aside.
+A damaged calibration or waiver follows from nothing, but is missed by nothing either: it goes
+aside, and whoever needs it makes another.
 """
 
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
-from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens
+from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
+from hsstore.model.finding import Finding
 from hsstore.storage import token_file
 from hsstore.storage.array_files import replace_chunk
 from hsstore.storage.growing import growing
@@ -57,7 +60,7 @@ class Restorer:
     def _restore_files(self, shards: Sequence[int]) -> Subject:
         subject = Subject(self._store, "manifest")
         self._restore_metadata(subject)
-        self._set_calibrations_aside(subject)
+        self._set_aside(calibrations.check(subject), waivers.check(subject))
         for shard in shards:
             refuse_to_go_on(self._stop)
             self._restore_tokens(subject, shard)
@@ -82,8 +85,8 @@ class Restorer:
             if finding.path:
                 self._put(finding.path, documents[finding.path])
 
-    def _set_calibrations_aside(self, subject: Subject) -> None:
-        for finding in calibrations.check(subject):
+    def _set_aside(self, *found: Iterator[Finding]) -> None:
+        for finding in chain(*found):
             if finding.path:
                 self._quarantine.set_aside(finding.path)
 

@@ -15,11 +15,13 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import Marker
 from hsstore.model.source import Origin
+from hsstore.model.waiver import Waiver
 from hsstore.storage import catch_up, lost_plan
 from hsstore.storage.catch_up import Reach
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store, newest_plan
 from hsstore.storage.token_file import ShardTokens
+from hsstore.storage.waivers import waivers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +58,14 @@ class Subject:
             return self.store.samples
         except (StoreError, OSError, LookupError, ValueError):
             return None
+
+    @cached_property
+    def waivers(self) -> dict[int, Waiver]:
+        """The waivers that are whole, by sample; those of stored samples mean nothing."""
+        try:
+            return waivers(self.store)
+        except OSError:
+            return {}
 
     @cached_property
     def lost_plan(self) -> list[str]:

@@ -10,11 +10,13 @@ Action = Literal[
     "rewrite-array",
     "rebuild-tokens",
     "set-aside-calibration",
+    "set-aside-waiver",
     "finish-replacement",
     "roll-forward",
     "set-aside",
     "extract",
     "replace",
+    "waive",
 ]
 Provider = Literal["store", "replica", "source", "nobody"]
 
@@ -26,6 +28,7 @@ DERIVED_ACTIONS: frozenset[Action] = frozenset(
         "rewrite-array",
         "rebuild-tokens",
         "set-aside-calibration",
+        "set-aside-waiver",
     }
 )
 
@@ -36,11 +39,13 @@ WORDS: dict[Action, str] = {
     "rewrite-array": "write the array chunk again",
     "rebuild-tokens": "rebuild the token file",
     "set-aside-calibration": "set aside the calibration; the next extraction makes another",
+    "set-aside-waiver": "set aside the waiver, which waives nothing",
     "finish-replacement": "finish the replacement that was decided",
     "roll-forward": "write the commit marker again",
     "set-aside": "set aside what says nothing true",
     "extract": "extract the shard",
     "replace": "replace the shard by its next generation",
+    "waive": "waive the absent sample",
 }
 
 

@@ -20,6 +20,7 @@ from hsstore.errors import SampleAbsent, SampleDamaged, StoreExists
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
+from hsstore.integrity.waive import waive
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.keys import ShardVersion
@@ -32,7 +33,9 @@ from hsstore.storage.extend import extend
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.reader import Reader
+from hsstore.storage.status import status
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import waiver_numbers, waivers
 from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.litter import litter
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -52,6 +55,7 @@ from hsstore.testing.verdicts import Litter, assert_complete, assert_exact, asse
 # Two shards: two samples, then one that fills a shard.
 LENGTHS = (3, 6, 16)
 MORE = (5, 9)
+WAIVED = "it is too long"
 UNEXPLAINED = b"unexplained" * 100
 
 
@@ -272,6 +276,18 @@ def _littered(folder: Path, codec: str) -> None:
     (root / keys.claim(1, 3)).write_text("torn")
 
 
+def _waived_in_vain(folder: Path, codec: str) -> None:
+    """A sample is absent, and the waiver of it torn; the folder of waivers may be gone by now."""
+    _lacking(folder, codec)
+    (store_in(folder) / keys.waiver(0)).write_text("torn")
+
+
+def _folderless(folder: Path, codec: str) -> None:
+    """A sample is absent, and there is no folder for waivers."""
+    _lacking(folder, codec)
+    (store_in(folder) / keys.WAIVER).rmdir()
+
+
 def _strewn(folder: Path, codec: str) -> None:
     """Committed shards beside which older generations, failed attempts and growths are left."""
     _filled(folder, codec)
@@ -315,6 +331,12 @@ def _repair(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
         progress=witness,
     )
     if not result.remaining:
+        witness.done = witness.now()
+
+
+def _waive(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    store = Store.open(store_in(folder), filesystem=filesystem)
+    if not waive(store, [key_of(0)], WAIVED, apply=True).remaining:
         witness.done = witness.now()
 
 
@@ -405,6 +427,13 @@ def _others_exact(folder: Path) -> object:
     return None
 
 
+def _others_there(folder: Path) -> object:
+    """A waiver that is there, under its name, is whole or still the torn one."""
+    store = Store.open(store_in(folder))
+    assert {*waiver_numbers(store)} <= {0}  # noqa: S101
+    return _others_exact(folder)
+
+
 def _calibrations(folder: Path) -> list[Calibration]:
     return calibrations(Store.open(store_in(folder)))
 
@@ -427,6 +456,10 @@ def _second_plan(folder: Path) -> bool:
 
 def _sound(folder: Path) -> bool:
     return not [found for found in fsck(store_in(folder), threads=1) if found.severity == "error"]
+
+
+def _waived(folder: Path) -> bool:
+    return [w.reason for w in waivers(Store.open(store_in(folder))).values()] == [WAIVED]
 
 
 def _there(folder: Path) -> bool:
@@ -496,6 +529,14 @@ def _files(folder: Path, part: str) -> dict[str, bytes]:
     }
 
 
+def _accepted(folder: Path) -> object:
+    store = Store.open(store_in(folder))
+    clear_leftovers(store, Silent())
+    assert_tidy(store.root)
+    found = status(store)
+    return contents(store), found.samples_waived, found.complete, _sound(folder)
+
+
 # -- all of them -----------------------------------------------------------------------------------
 
 
@@ -534,8 +575,11 @@ CALIBRATE = Scenario(
     lambda f: [dataclasses.replace(found, store="") for found in _calibrations(f)],
 )  # fmt: skip
 
+WAIVE = Scenario("waive", _folderless, _waive, _others_there, _waived, _accepted)
+WAIVE_AGAIN = Scenario("waive again", _waived_in_vain, _waive, _others_there, _waived, _accepted)
+
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
     EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
-    CALIBRATE,
+    CALIBRATE, WAIVE, WAIVE_AGAIN,
 )  # fmt: skip

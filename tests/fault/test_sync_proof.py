@@ -35,6 +35,7 @@ from hsstore.testing.scenarios import (
     SALVAGE,
     SCENARIOS,
     SET_ASIDE,
+    WAIVE,
     Scenario,
     Witness,
 )
@@ -180,6 +181,10 @@ SYNCS = (
     Sync("calibrations.publish_calibration: calibration/*", "must", CALIBRATE, "I1"),
     Sync("calibrations.publish_calibration: calibration", "must", CALIBRATE, "section 19"),
     Sync("calibrations.publish_calibration: .", "must", CALIBRATE, "a store without that folder"),
+    # -- waiving
+    Sync("waivers.publish_waiver: waiver/*", "must", WAIVE, "I1"),
+    Sync("waivers.publish_waiver: waiver", "must", WAIVE, "section 16: success, then gone"),
+    Sync("waivers.publish_waiver: .", "must", WAIVE, "a store without that folder"),
     # -- repairing
     Sync("restore.Restorer._restore_folders: .", "must", RESTORE_FOLDER, "success, then gone"),
     Sync("array_files.write_chunk: plan/S/.S.npz", "must", REPAIR, "I1"),
