@@ -172,8 +172,9 @@ class ShardCase:
     """One shard under examination: what its names say, then what its checks established.
 
     ``lost`` maps each sample that must be made again to its chunks that are not what the manifest
-    says. ``discredited`` are markers and intents (paths) that say nothing true. ``provable`` says
-    of a shard without a true marker that a manifest proves all of it.
+    says; those of them in ``suspected`` are as stored, but said to be false. ``discredited`` are
+    markers and intents (paths) that say nothing true. ``provable`` says of a shard without a true
+    marker that a manifest proves all of it.
     """
 
     subject: Subject
@@ -187,6 +188,7 @@ class ShardCase:
     index_whole: bool = True
     provable: bool = False
     lost: dict[int, list[Chunk]] = field(default_factory=dict)
+    suspected: set[int] = field(default_factory=set)
     discredited: list[str] = field(default_factory=list)
     bytes_checked: int = 0
     verified: int = 0
