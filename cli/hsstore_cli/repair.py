@@ -110,11 +110,15 @@ def command(
     more = MoreOptions(replica, report_paths, datasets, shards)
     _refuse_mixture(options, more, waived, reason)
     # Reading a store costs numpy, which the help does not need.
-    from hsstore.integrity.repair import repair  # noqa: PLC0415
+    from hsstore.integrity.head_documents import give_back_documents  # noqa: PLC0415
+    from hsstore.integrity.repair import only_given_back, repair  # noqa: PLC0415
     from hsstore.integrity.report import read_report  # noqa: PLC0415
     from hsstore.integrity.waive import waive  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
+    given_back = give_back_documents(store, replica, apply=applying)
+    if given_back and not applying:
+        _end(ctx, only_given_back(given_back), as_json=as_json, again=_again(store, options, more))
     opened = Store.open(store, to_check=True)
     if waived:
         result = waive(opened, waived, reason or "", apply=applying)
@@ -131,6 +135,7 @@ def command(
             shards=shards,
             reports=reports,
             datasets=datasets,
+            given_back=given_back,
             apply=applying,
             progress=progress,
             stop=stopped,
@@ -289,7 +294,9 @@ def _account(result: "RepairResult") -> str:
     return f"problems found: {result.found}; {listed or 'derived files written again'}; {end}"
 
 
-def _again(store: Path, options: SourceOptions, more: MoreOptions, lacking: Sequence[str]) -> str:
+def _again(
+    store: Path, options: SourceOptions, more: MoreOptions, lacking: Sequence[str] = ()
+) -> str:
     """The command that does what was shown; ``lacking`` is the source that it takes, if it does."""
     return _command(store, more.words() + options.words(), () if options.given else lacking)
 

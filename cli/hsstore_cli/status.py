@@ -46,8 +46,8 @@ def command(store: Path, *, as_json: bool) -> None:
         ("staged", f"{found.samples_staged} samples in {found.shards_staged} unfinished shards"),
         ("missing", f"{found.samples_missing} samples"),
         ("absent", f"{found.samples_absent} samples{_where(found.shards_absent)}"),
-        ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
         *([("waived", f"{found.samples_waived} samples")] if found.samples_waived else []),
+        ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
         (
             "on disk",
             f"{render.size(found.allocated_bytes)}; states need {render.size(found.payload_bytes)}",

@@ -11,6 +11,7 @@ from typing import Any
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.examine import examine
 from hsstore.integrity.fsck import Fsck
+from hsstore.integrity.head_documents import give_back_documents
 from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, wanted
 from hsstore.integrity.repair_cost import (
     copied_bytes,
@@ -45,7 +46,9 @@ DERIVED: dict[str, Action] = {
     "waiver": "set-aside-waiver",
 }
 
-RESTORED = frozenset(DERIVED.values()) - {"finish-growth"}
+RESTORED = frozenset(DERIVED.values()) - {"finish-growth"} | {"rebuild-plan"}
+
+UNSEEN = "what else is wrong shows once these documents are back"
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ def repair(  # noqa: PLR0913 - what a repair may be given to work with
     shards: range | None = None,
     reports: Sequence[Report] = (),
     datasets: Sequence[PathLike] = (),
+    given_back: tuple[Step, ...] = (),
     apply: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -106,11 +110,17 @@ def repair(  # noqa: PLR0913 - what a repair may be given to work with
     With ``reports`` only the shards that they name are looked at, and the samples of which they say
     that the states are false are lost too, unless they were replaced since. ``datasets`` are what
     the store was made and extended from: lost tokens are taken from there, if the plan proves them.
+    Where a path is given and hsstore.json or the newest plan are lost, they are taken from
+    ``replica`` first; ``given_back`` are the steps of that where it was done for an open store.
 
     Raises MalformedInput for a report of another store, IdentityMismatch where source or replica is
     another than the store's, OutOfSpace before anything is written where there is not enough for
     all of it, Stopped, OSError; what was computed by then is kept.
     """
+    if not isinstance(store, Store):
+        given_back = give_back_documents(store, replica, apply=apply)
+    if given_back and not apply:
+        return only_given_back(given_back)
     opened = store if isinstance(store, Store) else Store.open(Path(store), to_check=True)
     _refuse_misplaced_folders(opened)
     refuse_lost_plan(opened)
@@ -125,11 +135,22 @@ def repair(  # noqa: PLR0913 - what a repair may be given to work with
     job = _Job(run, accused.cases, suspects, copy, source, tuple(datasets), progress, stop)
     plan = _plan(job, findings)
     errors = [*(f for f in findings if f.severity == "error"), *accused.held]
-    result = RepairResult(plan, len(errors), remaining=tuple(errors), notes=accused.notes)
+    result = RepairResult(
+        RepairPlan((*given_back, *plan.steps)),
+        len(errors) + len(given_back),
+        applied=bool(given_back),
+        remaining=tuple(errors),
+        notes=accused.notes,
+    )
     if apply and plan.steps:
         _apply(result, job)
         result.remaining = _check_again(job, threads)
     return result
+
+
+def only_given_back(steps: tuple[Step, ...]) -> RepairResult:
+    """A repair that shows which documents it would put back: before, nothing else can be seen."""
+    return RepairResult(RepairPlan(steps), len(steps), notes=(UNSEEN,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +281,9 @@ def _timed(store: Store, steps: list[Step]) -> list[Step]:
 
 def _derived(findings: list[Finding]) -> Iterator[Step]:
     order = list(DERIVED)
+    for finding in findings:
+        if finding.kind in ("plan-missing", "plan-invalid") and finding.repair:
+            yield Step("rebuild-plan", finding.kind, "store", None, finding.path)
     wanted = [f for f in findings if f.kind.partition("-")[0] in DERIVED]
     for finding in sorted(wanted, key=lambda f: order.index(f.kind.partition("-")[0])):
         action = DERIVED[finding.kind.partition("-")[0]]

@@ -19,6 +19,7 @@ from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.rebuilt_plans import rebuilt_plans
 from hsstore.integrity.subject import Subject
 from hsstore.integrity.tokens_of_dataset import tokens_of_dataset
 from hsstore.model import keys
@@ -88,6 +89,7 @@ class Restorer:
             self._restore_shard_arrays(subject, shard)
             self._progress.advance(1)
         self._restore_tables(subject)
+        self._restore_plans()
         self._quarantine.close()
         return subject
 
@@ -173,6 +175,11 @@ class Restorer:
 
     def _array(self, name: str, shard: int) -> bytes:
         return self._filesystem.read(self._store.root / keys.array_chunk(name, shard))
+
+    def _restore_plans(self) -> None:
+        for name, raw in rebuilt_plans(self._store).items():
+            self._quarantine.set_aside(name)
+            self._filesystem.publish(self._store.root / name, raw)
 
     def _restore_shard_arrays(self, subject: Subject, shard: int) -> None:
         list(tokens.check(subject, shard))

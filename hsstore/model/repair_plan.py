@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Action = Literal[
+    "give-back",
     "make-folder",
     "finish-growth",
     "rewrite-metadata",
     "rewrite-array",
     "rebuild-tokens",
+    "rebuild-plan",
     "set-aside-calibration",
     "set-aside-waiver",
     "finish-replacement",
@@ -22,22 +24,26 @@ Provider = Literal["store", "replica", "source", "nobody"]
 
 DERIVED_ACTIONS: frozenset[Action] = frozenset(
     {
+        "give-back",
         "make-folder",
         "finish-growth",
         "rewrite-metadata",
         "rewrite-array",
         "rebuild-tokens",
+        "rebuild-plan",
         "set-aside-calibration",
         "set-aside-waiver",
     }
 )
 
 WORDS: dict[Action, str] = {
+    "give-back": "put the document back, byte for byte, from a copy of the store",
     "make-folder": "make the folder again",
     "finish-growth": "finish the growth that was decided, or remove what was not",
     "rewrite-metadata": "write the Zarr metadata again",
     "rewrite-array": "write the array chunk again",
     "rebuild-tokens": "rebuild the token file",
+    "rebuild-plan": "make the plan again, as the plan after it proves it",
     "set-aside-calibration": "set aside the calibration; the next extraction makes another",
     "set-aside-waiver": "set aside the waiver, which waives nothing",
     "finish-replacement": "finish the replacement that was decided",

@@ -19,6 +19,7 @@ import numpy as np
 from hsstore.errors import SampleAbsent, SampleDamaged, StoreExists
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
+from hsstore.integrity.head_documents import give_back_documents
 from hsstore.integrity.repair import repair
 from hsstore.integrity.waive import waive
 from hsstore.model import keys
@@ -45,6 +46,7 @@ from hsstore.testing.stores import (
     contents,
     empty_store,
     fill,
+    grown,
     ids_of,
     key_of,
     more_samples,
@@ -250,6 +252,26 @@ def _replica_of(folder: Path) -> Path:
     return folder.parent / "replica"
 
 
+def _beheaded(folder: Path, codec: str) -> None:
+    """hsstore.json and the newest plan are gone or torn, and a copy of the store has them."""
+    _filled(folder, codec)
+    root = store_in(folder)
+    grown(Store.open(root), MORE)
+    fill(Store.open(root))
+    shutil.copytree(root, _replica_of(folder))
+    (root / keys.IDENTITY).write_text("torn")
+    (root / keys.plan(1)).unlink()
+
+
+def _unchained(folder: Path, codec: str) -> None:
+    """A plan before the newest is gone."""
+    _filled(folder, codec)
+    root = store_in(folder)
+    grown(Store.open(root), MORE)
+    fill(Store.open(root))
+    (root / keys.plan(0)).unlink()
+
+
 def _bare(folder: Path, codec: str) -> None:
     """A folder gone."""
     _filled(folder, codec)
@@ -332,6 +354,11 @@ def _repair(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     )
     if not result.remaining:
         witness.done = witness.now()
+
+
+def _give_back(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    give_back_documents(store_in(folder), _replica_of(folder), apply=True, filesystem=filesystem)
+    witness.done = witness.now()
 
 
 def _waive(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
@@ -458,6 +485,14 @@ def _sound(folder: Path) -> bool:
     return not [found for found in fsck(store_in(folder), threads=1) if found.severity == "error"]
 
 
+def _opens(folder: Path) -> bool:
+    return Store.open(store_in(folder)).plan.generation == 1
+
+
+def _chained(folder: Path) -> bool:
+    return [*fsck(store_in(folder), "quick", threads=1)] == []
+
+
 def _waived(folder: Path) -> bool:
     return [w.reason for w in waivers(Store.open(store_in(folder))).values()] == [WAIVED]
 
@@ -529,6 +564,14 @@ def _files(folder: Path, part: str) -> dict[str, bytes]:
     }
 
 
+def _given_back(folder: Path) -> object:
+    root = store_in(folder)
+    clear_leftovers(Store.open(root), Silent())
+    assert assert_exact(root) == len(LENGTHS + MORE)  # noqa: S101
+    names = (keys.IDENTITY, keys.plan(0), keys.plan(1))
+    return [(root / n).read_bytes() == (_replica_of(folder) / n).read_bytes() for n in names]
+
+
 def _accepted(folder: Path) -> object:
     store = Store.open(store_in(folder))
     clear_leftovers(store, Silent())
@@ -575,11 +618,13 @@ CALIBRATE = Scenario(
     lambda f: [dataclasses.replace(found, store="") for found in _calibrations(f)],
 )  # fmt: skip
 
+GIVE_BACK = Scenario("give back", _beheaded, _give_back, _anything, _opens, _given_back)
+REBUILD_PLAN = Scenario("rebuild a plan", _unchained, _repair, _exact, _chained, _mended)
 WAIVE = Scenario("waive", _folderless, _waive, _others_there, _waived, _accepted)
 WAIVE_AGAIN = Scenario("waive again", _waived_in_vain, _waive, _others_there, _waived, _accepted)
 
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
     EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
-    CALIBRATE, WAIVE, WAIVE_AGAIN,
+    CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN,
 )  # fmt: skip

@@ -26,6 +26,8 @@ from hsstore.testing.scenarios import (
     EXTEND_AND_FILL,
     EXTRACT,
     GC,
+    GIVE_BACK,
+    REBUILD_PLAN,
     REMAKE,
     REPAIR,
     REPLACE,
@@ -194,6 +196,12 @@ SYNCS = (
     Sync("mend.Mender._adopt_manifest: manifest", "must", ADOPT_MANIFEST, "success, then gone"),
     Sync("mend.Mender._adopt_manifest: manifest/*", "must", ADOPT_MANIFEST, "I1"),
     Sync("quarantine.*", "should", REPAIR, "I23"),
+    Sync("head_documents._Lost.put_back: .hsstore.json", "must", GIVE_BACK, "I1"),
+    Sync("head_documents._Lost.put_back: .", "must", GIVE_BACK, "success, then gone"),
+    Sync("head_documents._Lost.put_back: plan/.S.json", "must", GIVE_BACK, "I1"),
+    Sync("head_documents._Lost.put_back: plan", "must", GIVE_BACK, "success, then gone"),
+    Sync("restore.Restorer._restore_plans: plan/*", "must", REBUILD_PLAN, "I1"),
+    Sync("restore.Restorer._restore_plans: plan", "must", REBUILD_PLAN, "success, then gone"),
 )
 
 
