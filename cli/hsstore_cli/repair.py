@@ -2,9 +2,10 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     examples=[
         "hsstore repair STORE",
         "hsstore repair STORE --shards 3 --source transformers:MODEL --apply",
+        "hsstore repair STORE --from-report night.jsonl --server http://127.0.0.1:30000 --apply",
+        "hsstore repair STORE --waive conversation-17 --reason 'longer than the context' --apply",
     ],
     exits={
         OK: "nothing was wrong; nothing was done",
@@ -50,8 +53,36 @@ if TYPE_CHECKING:
     "replica",
     metavar="REPLICA",
     type=click.Path(path_type=Path),
-    help="Another copy of the store: what is whole there is copied before anything is computed.",
+    help="Another copy of the store, or another store of the same model, layers and dtype: what is "
+    "whole there is copied before anything is computed.",
 )
+@click.option(
+    "--from-report",
+    "report_paths",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A report of fsck: only the shards that it names are looked at, and samples of which it "
+    "says that their states are false are made again. May be given several times.",
+)
+@click.option(
+    "--dataset",
+    "datasets",
+    metavar="D",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="What the store was created or extended from: tokens that the store has lost twice come "
+    "from there, if the plan proves them. May be given several times.",
+)
+@click.option(
+    "--waive",
+    "waived",
+    metavar="SAMPLE",
+    multiple=True,
+    help="Accept that this absent sample (its id, or # and its number) will never come; nothing "
+    "else is done then. May be given several times.",
+)
+@click.option("--reason", metavar="TEXT", help="Why: kept in the store, with --waive.")
 @shards_option
 @json_option
 @click.pass_context
@@ -62,6 +93,10 @@ def command(
     applying: bool,
     options: SourceOptions,
     replica: Path | None,
+    report_paths: tuple[Path, ...],
+    datasets: tuple[Path, ...],
+    waived: tuple[str, ...],
+    reason: str | None,
     shards: range | None,
     as_json: bool,
 ) -> None:
@@ -72,28 +107,81 @@ def command(
     JSON lines, then what remains, then a summary.
     """
     options.refuse_without_servers("max_wait")
+    more = MoreOptions(replica, report_paths, datasets, shards)
+    _refuse_mixture(options, more, waived, reason)
     # Reading a store costs numpy, which the help does not need.
-    from hsstore.integrity.repair import repair  # noqa: PLC0415
+    from hsstore.integrity.head_documents import give_back_documents  # noqa: PLC0415
+    from hsstore.integrity.repair import only_given_back, repair  # noqa: PLC0415
+    from hsstore.integrity.report import read_report  # noqa: PLC0415
+    from hsstore.integrity.waive import waive  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
+    given_back = give_back_documents(store, replica, apply=applying)
+    if given_back and not applying:
+        _end(ctx, only_given_back(given_back), as_json=as_json, again=_again(store, options, more))
     opened = Store.open(store, to_check=True)
+    if waived:
+        result = waive(opened, waived, reason or "", apply=applying)
+        words = [("--waive", name) for name in waived] + [("--reason", reason or "")]
+        _end(ctx, result, as_json=as_json, again=_command(store, words))
     check_range(shards, opened)
     refuse_unfit(options, opened)
+    reports = [read_report(path) for path in report_paths]
     with render.progress() as progress, stopping() as stopped:
         result = repair(
             opened,
             source=partial(open_source, options, opened, note) if options.given else None,
             replica=replica,
             shards=shards,
+            reports=reports,
+            datasets=datasets,
+            given_back=given_back,
             apply=applying,
             progress=progress,
             stop=stopped,
         )
+    lacking = opened.source_words() if result.plan.lacks_source else ()
+    again = _again(store, options, more, lacking)
+    _end(ctx, result, as_json=as_json, again=again)
+
+
+@dataclass(frozen=True, slots=True)
+class MoreOptions:
+    """What there is to mend with beside a source, and where, as it was typed."""
+
+    replica: Path | None
+    reports: tuple[Path, ...]
+    datasets: tuple[Path, ...]
+    shards: range | None
+
+    def words(self) -> list[tuple[str, str]]:
+        """What was typed, as pairs of an option and its value."""
+        told = []
+        if self.shards is not None:
+            told.append(("--shards", f"{self.shards.start}-{self.shards.stop - 1}"))
+        if self.replica is not None:
+            told.append(("--from", str(self.replica)))
+        told += [("--from-report", str(path)) for path in self.reports]
+        return told + [("--dataset", str(path)) for path in self.datasets]
+
+
+def _refuse_mixture(
+    options: SourceOptions, more: MoreOptions, waived: tuple[str, ...], reason: str | None
+) -> None:
+    """click.UsageError for a waiver without a reason or beside anything else."""
+    if bool(waived) != (reason is not None):
+        raise click.UsageError("--waive and --reason need each other.")
+    others = [*options.words(), *more.words()]
+    if waived and others:
+        raise click.UsageError(f"--waive is done alone: leave out {others[0][0]}.")
+
+
+def _end(ctx: click.Context, result: "RepairResult", *, as_json: bool, again: str) -> NoReturn:
+    """Show what was planned or done, and exit with its code."""
     if as_json:
         _emit(result)
     else:
-        lacking = opened.source_words() if result.plan.lacks_source else ()
-        _show(result, _again(store, shards, options, replica, lacking))
+        _show(result, again)
     ctx.exit(_code(result))
 
 
@@ -121,15 +209,19 @@ def _show(result: "RepairResult", again: str) -> None:
     for step in result.plan.steps:
         click.echo("\n".join(step_lines(step)))
     if not result.applied:
+        for note in result.notes:
+            click.echo(note)
         click.echo(_verdict(result, again))
         return
     for finding in result.remaining:
         click.echo("\n".join(finding_lines(finding)))
-    for note in result.done.notes:
+    for note in (*result.notes, *result.done.notes):
         click.echo(note)
     click.echo(_account(result))
     if result.remaining and result.plan.lacks_source:
         click.echo(f"With something to compute with: {again}")
+    if result.done.samples_the_same:
+        click.echo(SAME)
 
 
 def step_lines(step: Step) -> list[str]:
@@ -139,10 +231,26 @@ def step_lines(step: Step) -> list[str]:
     lines = [f"{what}: {step.path}" if step.path else what, f"  because: {step.reason}"]
     if step.samples:
         lines.append(f"  {PROVIDED[step.provider]}: {sample_list(step.samples)}")
-        lines.append(f"  {step.tokens} tokens; stages up to {render.size(step.writes_bytes)}")
+    if cost := _cost(step):
+        lines.append(f"  {cost}")
     return lines
 
 
+def _cost(step: Step) -> str:
+    """What a step reads, writes and takes; empty where that is next to nothing."""
+    parts = [f"{step.tokens} tokens"] if step.tokens else []
+    parts += [f"reads {render.size(step.reads_bytes)}"] if step.reads_bytes else []
+    parts += [f"writes up to {render.size(step.writes_bytes)}"] if step.writes_bytes else []
+    if step.seconds is not None:
+        parts.append(f"about {render.duration(step.seconds)} at the pace of the last commits")
+    return "; ".join(parts)
+
+
+COSTS = ("tokens", "reads_bytes", "writes_bytes")
+SAME = (
+    "What was computed again and is the same is what this source says: compare it with another one "
+    "(hsstore fsck --audit); a sample that no source can get right is waived once it is absent"
+)
 PROVIDED = {
     "store": "from the store itself",
     "replica": "copied from the replica",
@@ -157,7 +265,16 @@ def _verdict(result: "RepairResult", again: str) -> str:
     if not plan.steps:
         return "nothing can be done about it" if result.found else "nothing is wrong"
     needed = " once there is something to compute with" if plan.lacks_source else ""
-    return f"Nothing was written. To do it{needed}: {again}"
+    lines = [_total(plan)] if len(plan.steps) > 1 else []
+    return "\n".join([*lines, f"Nothing was written. To do it{needed}: {again}"])
+
+
+def _total(plan: RepairPlan) -> str:
+    """All steps of a plan in one line."""
+    tokens, reads, writes = (sum(getattr(s, name) for s in plan.steps) for name in COSTS)
+    whole = Step("replace", "", "store", tokens=tokens, reads_bytes=reads, writes_bytes=writes,
+                 seconds=plan.seconds)  # fmt: skip
+    return f"all of it: {len(plan.steps)} steps; {_cost(whole)}".rstrip("; ")
 
 
 def _account(result: "RepairResult") -> str:
@@ -168,6 +285,8 @@ def _account(result: "RepairResult") -> str:
         "replacements finished": done.replacements_finished,
         "samples copied from the replica": done.samples_from_replica,
         "samples computed": done.samples_reextracted,
+        "computed again and the same": done.samples_the_same,
+        "samples waived": done.samples_waived,
         "samples failed again": done.samples_failed,
     }
     listed = ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
@@ -176,19 +295,12 @@ def _account(result: "RepairResult") -> str:
 
 
 def _again(
-    store: Path,
-    shards: range | None,
-    options: SourceOptions,
-    replica: Path | None,
-    lacking: Sequence[str],
+    store: Path, options: SourceOptions, more: MoreOptions, lacking: Sequence[str] = ()
 ) -> str:
     """The command that does what was shown; ``lacking`` is the source that it takes, if it does."""
-    words = ["hsstore repair", shlex.quote(str(store))]
-    if shards is not None:
-        words.append(f"--shards {shards.start}-{shards.stop - 1}")
-    if replica is not None:
-        words.append(f"--from {shlex.quote(str(replica))}")
-    words += [f"{option} {shlex.quote(value)}" for option, value in options.words()]
-    if not options.given:
-        words += lacking
-    return " ".join([*words, "--apply"])
+    return _command(store, more.words() + options.words(), () if options.given else lacking)
+
+
+def _command(store: Path, words: Sequence[tuple[str, str]], lacking: Sequence[str] = ()) -> str:
+    typed = [f"{option} {shlex.quote(value)}" for option, value in words]
+    return " ".join(["hsstore repair", shlex.quote(str(store)), *typed, *lacking, "--apply"])

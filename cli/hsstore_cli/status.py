@@ -56,6 +56,7 @@ def command(store: Path, state: Path | None, *, as_json: bool) -> None:
         ("staged", f"{found.samples_staged} samples in {found.shards_staged} unfinished shards"),
         ("missing", f"{found.samples_missing} samples"),
         ("absent", f"{found.samples_absent} samples{_where(found.shards_absent)}"),
+        *([("waived", f"{found.samples_waived} samples")] if found.samples_waived else []),
         ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
         (
             "on disk",

@@ -15,7 +15,8 @@ from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import INTENT_KIND, Marker
 
-UNTOUCHED = frozenset({"shard-missing", "sample-absent", "marker-superseded", "origin-contradicts"})
+UNTOUCHED = frozenset({"shard-missing", "sample-absent", "sample-waived", "marker-superseded",
+                       "origin-contradicts"})  # fmt: skip
 
 
 def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> ShardCase:
@@ -102,7 +103,7 @@ def _try_intents(case: ShardCase, before: int) -> None:
             continue
         other = ShardCase(case.subject, case.shard, case.markers, case.intents, marker=marker)
         _examine_committed(other)
-        if not other.findings or all(f.kind == "sample-absent" for f in other.findings):
+        if all(f.kind in ("sample-absent", "sample-waived") for f in other.findings):
             case.findings[before:] = other.findings
             case.marker, case.manifest, case.lost = marker, other.manifest, other.lost
             case.file_bytes, case.index_whole = other.file_bytes, True

@@ -17,6 +17,7 @@ from hsstore.integrity.checks import (
     metadata,
     origins,
     plans,
+    waivers,
 )
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.memory import Memory, generation_of
@@ -186,6 +187,7 @@ class Fsck:
         subject = self.subject
         yield from plans.check(subject)
         yield from calibrations.check(subject)
+        yield from waivers.check(subject)
         unlisted = set()
         for finding in folders.check(subject):
             unlisted |= {finding.path} if finding.kind == "folder-unreadable" else set()

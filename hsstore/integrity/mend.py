@@ -1,25 +1,27 @@
 """Mending one shard, under its claim: the next generation takes over every sample that is whole."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from hsstore.errors import OutOfSpace, Stopped, StoreError
+from hsstore.errors import Stopped, StoreError
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.recompute import Recomputation
-from hsstore.integrity.replica import Replica
+from hsstore.integrity.repair_cost import refuse_full_disk
+from hsstore.integrity.replica import Copy, Replica, Wanted
 from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.integrity.suspects import Suspects
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
-from hsstore.model.manifest import AbsentSample, Manifest, StoredSample
+from hsstore.model.manifest import AbsentSample, Manifest
 from hsstore.model.progress import Progress
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin, Request
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit, replay_intent
 from hsstore.storage.roll_forward import roll_forward
-from hsstore.storage.space import available
 from hsstore.storage.stage import fence, staging
 from hsstore.storage.token_file import ShardTokens
 from hsstore.storage.writer import ShardWriter, StagedShard, verified_chunks
@@ -36,10 +38,16 @@ class Mended:
     tokens_reextracted: int = 0
     samples_failed: int = 0
     samples_from_replica: int = 0
+    tokens_from_replica: int = 0
+    samples_the_same: int = 0
+    samples_waived: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 OpenSource = Callable[[], HiddenStateSource]
+
+# The reason of samples of which a value is not finite (format.md, section 13.3).
+NON_FINITE = "non-finite"
 
 
 class Mender:
@@ -53,6 +61,7 @@ class Mender:
         replica: Replica | None,
         progress: Progress,
         stop: Callable[[], bool],
+        suspects: Mapping[int, Suspects] | None = None,
     ) -> None:
         self.subject = subject
         self.store = subject.store
@@ -62,6 +71,8 @@ class Mender:
         self.replica = replica
         self.progress = progress
         self.stop = stop
+        self.suspects = suspects or {}
+        self._counted = 0
         self.done = Mended()
 
     def open_source(self) -> HiddenStateSource | None:
@@ -76,8 +87,26 @@ class Mender:
         if self.source is not None:
             self.source.close()
 
+    def tokens(self, shards: Iterable[int]) -> int:
+        """The tokens of shards, as far as is known: what their mending counts as progress."""
+        return sum(self._tokens(shard) for shard in shards)
+
+    def _tokens(self, shard: int) -> int:
+        table = self.subject.table
+        return int(table.length[self.subject.samples(shard)].sum()) if table else 0
+
     def mend(self, shard: int) -> None:
         """Mend one shard as far as can be. ClaimedByAnother while a live writer holds it."""
+        self._counted = 0
+        self._claim_and_mend(shard)
+        # What was found whole, or cannot be had, is as far as it will be.
+        self._advance(max(self._tokens(shard) - self._counted, 0))
+
+    def _advance(self, tokens: int) -> None:
+        self._counted += tokens
+        self.progress.advance(tokens)
+
+    def _claim_and_mend(self, shard: int) -> None:
         store = self.store
         with claimed(store.filesystem, store.root, store.identity.uuid, shard) as claim:
             self._finish_intents(shard, claim)
@@ -97,8 +126,41 @@ class Mender:
             return
         if self._adopt_manifest(case, quarantine):
             case = examine(self.subject, case.shard)
+        self._accuse(case)
         if self._has_work(case):
             self._replace(case, claim, quarantine)
+
+    def _accuse(self, case: ShardCase) -> None:
+        """Take the samples that reports call false for lost, unless they were replaced since."""
+        if case.shard in self.suspects:
+            self.suspects[case.shard].accuse(case)
+
+    def _acquit(self, case: ShardCase, writer: ShardWriter) -> set[int]:
+        """Keep suspected samples that nothing better was found for; those found the same.
+
+        One whose states are not finite however often it is computed is better absent.
+        """
+        journal, contents, same = writer.journal, _contents(case), set()
+        for sample in sorted(case.suspected):
+            stored, failure = journal.samples.get(sample), journal.failures.get(sample)
+            if stored is not None and stored.content == contents.get(sample):
+                same.add(sample)
+                case.lost[sample].clear()
+                self._note_same(case, sample)
+            elif stored is None and (failure is None or failure.reason != NON_FINITE):
+                journal.failures.pop(sample, None)
+                del case.lost[sample]
+                self.suspects[case.shard].failed.add(sample)
+        case.suspected.clear()
+        return same
+
+    def _note_same(self, case: ShardCase, sample: int) -> None:
+        self.suspects[case.shard].same.add(sample)
+        self.done.samples_the_same += 1
+        (key,) = self.subject.keys(case.shard, [sample])
+        self.done.notes.append(
+            f"shard {case.shard}: sample {key!r} was computed again: the same states; it stays"
+        )
 
     def _finish_intents(self, shard: int, claim: Claim) -> None:
         """Finish what was decided; an intent that cannot be finished decides nothing."""
@@ -137,22 +199,22 @@ class Mender:
         )
         return bool(had) or (salvageable and is_unreadable(case))
 
-    def _in_replica(self, case: ShardCase, sample: int) -> StoredSample | None:
-        if self.replica is None:
-            return None
-        return self.replica.sample(case.shard, sample, _contents(case).get(sample))
+    def _in_replica(self, case: ShardCase, sample: int) -> Copy | None:
+        return self.replica.find(wanted(case, sample)) if self.replica else None
 
     # -- replacing -----------------------------------------------------------------------------
 
     def _replace(self, case: ShardCase, claim: Claim, quarantine: Quarantine) -> None:
         version = _next_version(case)
-        self._refuse_full_disk(case)
+        refuse_full_disk(self.store.root, [case])
         with self._staging(version, claim) as writer:
             # What an earlier run gave up may be had by now.
             writer.journal.failures.clear()
+            _forget_suspected(case, writer)
             self._remake(case, writer)
-            if not _is_better(case, writer):
-                self._abandon(case, writer)
+            same = self._acquit(case, writer)
+            if not _is_better(case, writer, same):
+                self._abandon(case, writer, same)
                 return
             self._copy_whole(case, writer)
             self._remake(case, writer)
@@ -204,10 +266,15 @@ class Mender:
                     case.lose([sample.sample], chunks)
                 else:
                     writer.copy(sample, manifest.origins[sample.origin], verified)
+                    self._advance(sample.rows)
 
-    def _abandon(self, case: ShardCase, writer: ShardWriter) -> None:
+    def _abandon(
+        self, case: ShardCase, writer: ShardWriter, same: AbstractSet[int] = frozenset()
+    ) -> None:
         """Drop a generation that would be no better than what there is."""
-        self.done.notes.append(f"shard {case.shard}: nothing could be recovered; it was left as is")
+        if not same:
+            text = f"shard {case.shard}: nothing could be recovered; it was left as is"
+            self.done.notes.append(text)
         self.store.filesystem.remove_folder(writer.folder)
 
     def _remake(self, case: ShardCase, writer: ShardWriter) -> None:
@@ -216,13 +283,23 @@ class Mender:
         self._compute(case, writer)
 
     def _take_from_replica(self, case: ShardCase, writer: ShardWriter) -> None:
-        contents = _contents(case)
         for sample in _unsettled(case, writer):
-            wanted = self._in_replica(case, sample)
-            if wanted and self.replica and self.replica.give(
-                writer, case.shard, wanted, wanted.key, contents.get(sample)
+            copy = self._in_replica(case, sample)
+            key = self._key(case, sample, copy)
+            if copy and key and self.replica and self.replica.give(
+                writer, wanted(case, sample), copy, key
             ):  # fmt: skip
                 self.done.samples_from_replica += 1
+                self.done.tokens_from_replica += copy.stored.rows
+                self._advance(copy.stored.rows)
+
+    def _key(self, case: ShardCase, sample: int, copy: Copy | None) -> str | None:
+        """The key of a sample by what this store proves; the copy's where the numbers are alike."""
+        tokens = self.subject.tokens(case.shard)
+        if tokens is not None:
+            return tokens.keys[sample - tokens.first_sample]
+        named = {s.sample: s.key for s in case.manifest.samples} if case.manifest else {}
+        return named.get(sample) or (copy.stored.key if copy else None)
 
     def _compute(self, case: ShardCase, writer: ShardWriter) -> None:
         """Have the source compute exactly the samples that are still lost."""
@@ -243,7 +320,10 @@ class Mender:
             else:
                 self.done.samples_failed += 1
                 self.progress.note(f"sample {request.key!r} failed: {staged.kind}, {staged.detail}")
-            self.progress.advance(rows)
+            self._advance(rows)
+        self._refuse_to_go_on()
+
+    def _refuse_to_go_on(self) -> None:
         if self.stop():
             raise Stopped("stopped; what was computed is kept", remedy="run the same command again")
 
@@ -255,7 +335,9 @@ class Mender:
         origin = _some_origin(manifest, writer)
         if origin is None:
             return
-        for sample in _unsettled(case, writer):
+        # Absent ones that nobody asks for, being waived, stay so.
+        kept = absent.keys() - case.lost.keys() - writer.journal.settled()
+        for sample in sorted({*_unsettled(case, writer), *kept}):
             extent = self.store.samples.extent(sample)
             key = named.get(sample) or self.subject.keys(case.shard, [sample])[0]
             before = absent.get(sample)
@@ -285,32 +367,25 @@ class Mender:
             if case.manifest is None:
                 quarantine.keep_file(name)
 
-    def _refuse_full_disk(self, case: ShardCase) -> None:
-        needed = staged_bytes(case)
-        space = available(self.store.root)
-        if needed > space.available_bytes:
-            raise OutOfSpace(
-                f"shard {case.shard}: its next generation takes up to {needed} bytes, "
-                f"{space.available_bytes} are available",
-                place=str(self.store.root),
-                remedy="free space, then run the same command again",
-            )
-
-
-def staged_bytes(case: ShardCase) -> int:
-    """An upper bound of what the next generation of a shard and its quarantine take."""
-    geometry = case.subject.store.identity.geometry
-    table = case.subject.table
-    lengths = table.length[case.subject.samples(case.shard)].tolist() if table else []
-    rows = sum(geometry.chunks(int(n)) * geometry.chunk_rows for n in lengths)
-    damaged = sum(chunk.length for chunks in case.lost.values() for chunk in chunks)
-    return rows * geometry.row_bytes + geometry.index_bytes + damaged
-
 
 def is_unreadable(case: ShardCase) -> bool:
     """Whether readers refuse the whole shard, whatever its samples are worth."""
     size = case.marker.data_bytes if case.marker else None
     return not case.index_whole or case.file_bytes != size
+
+
+def _forget_suspected(case: ShardCase, writer: ShardWriter) -> None:
+    """An earlier run may have copied what nobody held against them then."""
+    contents = _contents(case)
+    for sample in case.suspected & writer.journal.samples.keys():
+        if writer.journal.samples[sample].content == contents.get(sample):
+            writer.journal.forget(sample)
+
+
+def wanted(case: ShardCase, sample: int) -> Wanted:
+    """What a replica is asked for in place of a lost sample."""
+    superseded = sample in case.suspected
+    return Wanted(sample, case.shard, _contents(case).get(sample), superseded)
 
 
 def _requests(samples: list[int], tokens: ShardTokens) -> Iterator[Request]:
@@ -333,7 +408,7 @@ def _unsettled(case: ShardCase, writer: ShardWriter) -> list[int]:
     return sorted(case.lost.keys() - writer.journal.settled())
 
 
-def _is_better(case: ShardCase, writer: ShardWriter) -> bool:
+def _is_better(case: ShardCase, writer: ShardWriter, same: AbstractSet[int]) -> bool:
     """Whether the next generation would have something that can be read now only there.
 
     So would one that has a damaged sample as absent: its readers are told.
@@ -341,7 +416,7 @@ def _is_better(case: ShardCase, writer: ShardWriter) -> bool:
     if case.marker is None or case.manifest is None or is_unreadable(case):
         return True
     told = writer.journal.failures.keys() - _absent(case).keys()
-    return bool(case.lost.keys() & (writer.journal.samples.keys() | told))
+    return bool((case.lost.keys() - same) & (writer.journal.samples.keys() | told))
 
 
 def _some_origin(manifest: Manifest | None, writer: ShardWriter) -> Origin | None:

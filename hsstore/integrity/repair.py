@@ -3,23 +3,35 @@
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
+from hsstore.integrity.examine import examine
 from hsstore.integrity.fsck import Fsck
-from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, staged_bytes
+from hsstore.integrity.head_documents import give_back_documents
+from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, wanted
+from hsstore.integrity.repair_cost import (
+    copied_bytes,
+    payload_bytes,
+    refuse_full_disk,
+    staged_bytes,
+    tokens_of,
+)
 from hsstore.integrity.replica import Replica
 from hsstore.integrity.restore import Restorer, refuse_grown, refuse_to_go_on
 from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.integrity.suspects import Suspects, by_shard
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.repair_plan import Action, Provider, RepairPlan, Step
+from hsstore.model.report import Report
 from hsstore.storage.leftovers import finish_growth, secure_plan
 from hsstore.storage.lost_plan import refuse_lost_plan
+from hsstore.storage.status import pace
 from hsstore.storage.store import Store
 
 PathLike = str | os.PathLike[str]
@@ -31,16 +43,20 @@ DERIVED: dict[str, Action] = {
     "tokens": "rebuild-tokens",
     "array": "rewrite-array",
     "calibration": "set-aside-calibration",
+    "waiver": "set-aside-waiver",
 }
 
-RESTORED = frozenset(DERIVED.values()) - {"finish-growth"}
+RESTORED = frozenset(DERIVED.values()) - {"finish-growth"} | {"rebuild-plan"}
+
+UNSEEN = "what else is wrong shows once these documents are back"
 
 
 @dataclass(slots=True)
 class RepairResult:
     """A repair, planned (``applied`` False) or done.
 
-    ``remaining`` are the errors that are left; ``found`` counts the errors there were.
+    ``remaining`` are the errors that are left; ``found`` counts the errors there were. ``notes``
+    say what of a report does not hold any more.
     """
 
     plan: RepairPlan
@@ -48,6 +64,7 @@ class RepairResult:
     applied: bool = False
     done: Mended = field(default_factory=Mended)
     remaining: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def corrected(self) -> bool:
@@ -63,15 +80,20 @@ class RepairResult:
             "problems_found": self.found,
             "problems_remaining": len(self.remaining),
             "lacks_source": self.plan.lacks_source,
-        } | done
+            "seconds": self.plan.seconds,
+            "notes": [*self.notes, *self.done.notes],
+        } | {name: done[name] for name in done if name != "notes"}
 
 
-def repair(
+def repair(  # noqa: PLR0913 - what a repair may be given to work with
     store: Store | PathLike,
     *,
     source: OpenSource | None = None,
     replica: PathLike | None = None,
     shards: range | None = None,
+    reports: Sequence[Report] = (),
+    datasets: Sequence[PathLike] = (),
+    given_back: tuple[Step, ...] = (),
     apply: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -83,45 +105,142 @@ def repair(
     files are written again; then each damaged or missing shard gets its next generation from its
     whole samples, from ``replica`` (the path of a copy; only verified bytes are taken) and from
     ``source`` (called only if states must be computed; it is asked for exactly the lost samples).
-    What is replaced goes to quarantine/ first. Raises IdentityMismatch where source or replica is
-    another than the store's, OutOfSpace, Stopped, OSError; what was computed by then is kept.
+    What is replaced goes to quarantine/ first.
+
+    With ``reports`` only the shards that they name are looked at, and the samples of which they say
+    that the states are false are lost too, unless they were replaced since. ``datasets`` are what
+    the store was made and extended from: lost tokens are taken from there, if the plan proves them.
+    Where a path is given and hsstore.json or the newest plan are lost, they are taken from
+    ``replica`` first; ``given_back`` are the steps of that where it was done for an open store.
+
+    Raises MalformedInput for a report of another store, IdentityMismatch where source or replica is
+    another than the store's, OutOfSpace before anything is written where there is not enough for
+    all of it, Stopped, OSError; what was computed by then is kept.
     """
+    if not isinstance(store, Store):
+        given_back = give_back_documents(store, replica, apply=apply)
+    if given_back and not apply:
+        return only_given_back(given_back)
     opened = store if isinstance(store, Store) else Store.open(Path(store), to_check=True)
     _refuse_misplaced_folders(opened)
     refuse_lost_plan(opened)
     copy = None if replica is None else Replica(opened, Path(replica))
     progress = progress or Silent()
-    run = Fsck(Subject(opened, "data", threads), shards, progress, stop, keep_cases=True)
+    chosen, suspects = _looked_at(opened, shards, reports)
+    run = Fsck(Subject(opened, "data", threads), chosen, progress, stop, keep_cases=True)
     findings = [finding for finding in run if finding.severity != "note"]
     if not run.summary.complete:
         raise Stopped("stopped before anything was mended", remedy="run the same command again")
-    plan = _plan(run, findings, copy, with_source=source is not None)
-    errors = tuple(f for f in findings if f.severity == "error")
-    result = RepairResult(plan, len(errors), remaining=errors)
+    accused = _Accused.of(run, suspects)
+    job = _Job(run, accused.cases, suspects, copy, source, tuple(datasets), progress, stop)
+    plan = _plan(job, findings)
+    errors = [*(f for f in findings if f.severity == "error"), *accused.held]
+    result = RepairResult(
+        RepairPlan((*given_back, *plan.steps)),
+        len(errors) + len(given_back),
+        applied=bool(given_back),
+        remaining=tuple(errors),
+        notes=accused.notes,
+    )
     if apply and plan.steps:
-        _apply(result, run, copy, source, progress, stop)
-        result.remaining = _check_again(run, threads, stop)
+        _apply(result, job)
+        result.remaining = _check_again(job, threads)
     return result
 
 
-def _check_again(run: Fsck, threads: int | None, stop: Callable[[], bool]) -> tuple[Finding, ...]:
+def only_given_back(steps: tuple[Step, ...]) -> RepairResult:
+    """A repair that shows which documents it would put back: before, nothing else can be seen."""
+    return RepairResult(RepairPlan(steps), len(steps), notes=(UNSEEN,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one repair works on, with what, and who is told."""
+
+    run: Fsck
+    cases: list[ShardCase]
+    suspects: dict[int, Suspects]
+    replica: Replica | None
+    source: OpenSource | None
+    datasets: tuple[PathLike, ...]
+    progress: Progress
+    stop: Callable[[], bool]
+
+
+def _looked_at(
+    store: Store, shards: range | None, reports: Sequence[Report]
+) -> tuple[Sequence[int] | None, dict[int, Suspects]]:
+    """The shards to look at, None for all, and what is held against the states of some."""
+    if not reports:
+        return shards, {}
+    named, suspects = by_shard(store, reports)
+    chosen = sorted(named if shards is None else named.intersection(shards))
+    return chosen, {shard: suspects[shard] for shard in suspects if shard in chosen}
+
+
+@dataclass(slots=True)
+class _Accused:
+    """All unsound shards, with those of which only the states are said to be false."""
+
+    cases: list[ShardCase]
+    held: list[Finding] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, run: Fsck, suspects: dict[int, Suspects]) -> "_Accused":
+        """Hold what reports say against the shards as they are now."""
+        cases = {case.shard: case for case in run.cases}
+        found = cls([])
+        for shard, said in suspects.items():
+            case = cases.get(shard) or _glanced_at(run, shard)
+            cases[shard] = case
+            held, replaced = said.accuse(case)
+            found.held += held
+            found.notes += tuple(map(_replaced_since, replaced))
+        found.cases = [cases[shard] for shard in sorted(cases)]
+        return found
+
+
+def _glanced_at(run: Fsck, shard: int) -> ShardCase:
+    """A shard that was found sound: its chunks were read, so its documents are enough."""
+    subject = Subject(run.subject.store, "manifest", 1)
+    try:
+        return examine(subject, shard)
+    finally:
+        subject.chunks.close()
+
+
+def _replaced_since(finding: Finding) -> str:
+    keys_named = ", ".join(finding.samples or ())
+    return (
+        f"shard {finding.shard}: {finding.kind} of {keys_named or 'no sample'} was found in "
+        f"generation {finding.generation}, which was replaced since: check it again"
+    )
+
+
+def _check_again(job: _Job, threads: int | None) -> tuple[Finding, ...]:
     """The errors that are left, by another look at all that was unsound."""
-    touched = [case.shard for case in run.cases]
-    before = run.subject
+    touched = [case.shard for case in job.cases]
+    before = job.run.subject
     subject = Subject(before.store, "data", threads)
     # Those of the other shards are as they were; only together can they contradict each other.
     for origin, shards in before.origins.items():
         if others := [shard for shard in shards if shard not in touched]:
             subject.origins[origin] = others
     subject.compared = before.compared
-    again = Fsck(subject, touched, Silent(), stop)
+    again = Fsck(subject, touched, job.progress, job.stop)
     remaining = tuple(finding for finding in again if finding.severity == "error")
     if not again.summary.complete:
         raise Stopped(
             "stopped before what was mended was checked again",
             remedy=f"run: hsstore fsck {before.root}",
         )
-    return remaining
+    return remaining + tuple(_still_accused(job))
+
+
+def _still_accused(job: _Job) -> Iterator[Finding]:
+    for shard, suspects in job.suspects.items():
+        yield from suspects.left(_glanced_at(job.run, shard))
 
 
 def _refuse_misplaced_folders(store: Store) -> None:
@@ -139,96 +258,132 @@ def _refuse_misplaced_folders(store: Store) -> None:
 # -- planning --------------------------------------------------------------------------------------
 
 
-def _plan(
-    run: Fsck, findings: list[Finding], replica: Replica | None, *, with_source: bool
-) -> RepairPlan:
+def _plan(job: _Job, findings: list[Finding]) -> RepairPlan:
     steps = list(_derived(findings))
-    for case in run.cases:
-        steps += _steps(case, replica, with_source=with_source)
-    return RepairPlan(tuple(steps))
+    for case in job.cases:
+        steps += _steps(case, job)
+    return RepairPlan(tuple(_timed(job.run.subject.store, steps)))
+
+
+def _timed(store: Store, steps: list[Step]) -> list[Step]:
+    """The steps, each that computes with the time it takes at the pace of the store's commits."""
+    if not any(step.provider == "source" for step in steps):
+        return steps
+    rate = None
+    with contextlib.suppress(StoreError, OSError):
+        rate = pace(store)
+    if not rate:
+        return steps
+    return [
+        replace(step, seconds=step.tokens / rate) if step.provider == "source" else step
+        for step in steps
+    ]
 
 
 def _derived(findings: list[Finding]) -> Iterator[Step]:
     order = list(DERIVED)
+    for finding in findings:
+        if finding.kind in ("plan-missing", "plan-invalid") and finding.repair:
+            yield Step("rebuild-plan", finding.kind, "store", None, finding.path)
     wanted = [f for f in findings if f.kind.partition("-")[0] in DERIVED]
     for finding in sorted(wanted, key=lambda f: order.index(f.kind.partition("-")[0])):
         action = DERIVED[finding.kind.partition("-")[0]]
         yield Step(action, finding.kind, "store", finding.shard, finding.path)
 
 
-def _steps(case: ShardCase, replica: Replica | None, *, with_source: bool) -> Iterator[Step]:
-    kinds = sorted({f.kind for f in case.findings if f.kind.partition("-")[0] not in DERIVED})
-    reason = ", ".join(kinds)
+def _steps(case: ShardCase, job: _Job) -> Iterator[Step]:
+    kinds = {f.kind for f in case.findings if f.kind.partition("-")[0] not in DERIVED}
+    kinds -= {"sample-waived"}
+    accused = job.suspects[case.shard].findings if case.shard in job.suspects else []
+    said = {f.kind for f in accused} if case.suspected or case.lost else set()
+    reason = ", ".join(sorted(kinds | said))
     if "intent-pending" in kinds:
         yield Step("finish-replacement", "intent-pending", "store", case.shard)
     if case.provable:
         yield Step("roll-forward", reason, "store", case.shard)
     elif case.lost:
-        action: Action = "extract" if kinds == ["shard-missing"] else "replace"
-        yield from _remade(case, replica, action, reason, with_source=with_source)
+        action: Action = "extract" if kinds == {"shard-missing"} else "replace"
+        yield from _remade(case, job, action, reason)
     elif case.marker is None or is_unreadable(case):
-        yield Step("replace", reason, "store", case.shard, writes_bytes=staged_bytes(case))
+        yield _copying(Step("replace", reason, "store", case.shard), case)
     elif case.discredited:
         yield Step("set-aside", reason, "store", case.shard, case.discredited[0])
 
 
-def _remade(
-    case: ShardCase, replica: Replica | None, action: Action, reason: str, *, with_source: bool
-) -> Iterator[Step]:
-    """A step for each provider of lost samples."""
+def _copying(step: Step, case: ShardCase) -> Step:
+    """The step that also takes over what is whole of a shard."""
+    others = payload_bytes(case, case.lost)
+    reads = step.reads_bytes + copied_bytes(case)
+    return replace(
+        step, reads_bytes=reads, writes_bytes=step.writes_bytes + staged_bytes(case) - others
+    )
+
+
+def _remade(case: ShardCase, job: _Job, action: Action, reason: str) -> Iterator[Step]:
+    """A step for each provider of lost samples; the first one takes over what is whole."""
     by_provider: dict[Provider, list[int]] = {}
-    contents = {s.sample: s.content for s in case.manifest.samples} if case.manifest else {}
     for sample in sorted(case.lost):
-        in_replica = replica and replica.sample(case.shard, sample, contents.get(sample))
-        provider: Provider = "source" if with_source else "nobody"
+        in_replica = job.replica and job.replica.find(wanted(case, sample))
+        provider: Provider = "nobody" if job.source is None else "source"
         by_provider.setdefault("replica" if in_replica else provider, []).append(sample)
-    table = case.subject.table
-    for provider, samples in by_provider.items():
-        yield Step(
+    for number, (provider, samples) in enumerate(by_provider.items()):
+        size = payload_bytes(case, samples)
+        step = Step(
             action,
             reason,
             provider,
             case.shard,
             samples=case.subject.keys(case.shard, samples),
-            tokens=int(table.length[samples].sum()) if table else 0,
-            writes_bytes=staged_bytes(case),
+            tokens=tokens_of(case, samples),
+            reads_bytes=size if provider == "replica" else 0,
+            writes_bytes=size,
         )
+        yield step if number else _copying(step, case)
 
 
 # -- applying --------------------------------------------------------------------------------------
 
 
-def _apply(
-    result: RepairResult,
-    run: Fsck,
-    replica: Replica | None,
-    open_source: OpenSource | None,
-    progress: Progress,
-    stop: Callable[[], bool],
-) -> None:
-    store = run.subject.store
-    refuse_grown(store, run.subject.newest())
+def _apply(result: RepairResult, job: _Job) -> None:
+    store, plan = job.run.subject.store, result.plan
+    refuse_grown(store, job.run.subject.newest())
+    replaced = {s.shard for s in plan.steps if s.action in ("extract", "replace")}
+    refuse_full_disk(store.root, [case for case in job.cases if case.shard in replaced])
     secure_plan(store)
     result.applied = True
-    if any(step.action == "finish-growth" for step in result.plan.steps):
-        finish_growth(store, progress)
-    if any(step.action in RESTORED for step in result.plan.steps):
-        restorer = Restorer(store, replica.store if replica else None, stop=stop)
-        store = restorer.restore_all(run.shards).store
-    subject = Subject(store, "data", run.subject.chunks.threads)
-    mender = Mender(subject, source=open_source, replica=replica, progress=progress, stop=stop)
+    if any(step.action == "finish-growth" for step in plan.steps):
+        finish_growth(store, job.progress)
+    if any(step.action in RESTORED for step in plan.steps):
+        store = _restore(store, job)
+    subject = Subject(store, "data", job.run.subject.chunks.threads)
+    mender = Mender(subject, source=job.source, replica=job.replica, progress=job.progress,
+                    stop=job.stop, suspects=job.suspects)  # fmt: skip
     result.done = mender.done
     try:
-        if result.plan.needs_source:
+        if plan.needs_source:
             mender.open_source()
-        progress.start(sum(step.tokens for step in result.plan.steps), 0, "tok")
-        for shard in result.plan.shards:
-            refuse_to_go_on(stop)
-            with _noted(result.done):
-                mender.mend(shard)
+        _mend_all(mender, plan, job)
     finally:
         subject.chunks.close()
         mender.close()
+
+
+def _restore(store: Store, job: _Job) -> Store:
+    """Write derived files again; the store that then is."""
+    other = job.replica.store if job.replica else None
+    restorer = Restorer(store, other, job.datasets, progress=job.progress, stop=job.stop)
+    restored = restorer.restore_all(job.run.shards).store
+    if job.replica:
+        job.replica.follow(restored)
+    return restored
+
+
+def _mend_all(mender: Mender, plan: RepairPlan, job: _Job) -> None:
+    job.progress.start(mender.tokens(plan.shards), 0, "tok")
+    for shard in plan.shards:
+        refuse_to_go_on(job.stop)
+        with _noted(mender.done):
+            mender.mend(shard)
 
 
 @contextlib.contextmanager

@@ -1,30 +1,40 @@
 """Writing again what follows from the rest of the store: folders, metadata, tokens, arrays.
 
-A damaged calibration follows from nothing, but is missed by nothing either: it goes aside.
+A damaged calibration or waiver follows from nothing, but is missed by nothing either: it goes
+aside, and whoever needs it makes another.
 """
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
-from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens
+from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.rebuilt_plans import rebuilt_plans
 from hsstore.integrity.subject import Subject
+from hsstore.integrity.tokens_of_dataset import tokens_of_dataset
 from hsstore.model import keys
+from hsstore.model.finding import Finding
+from hsstore.model.progress import Progress, Silent
 from hsstore.storage import token_file
 from hsstore.storage.array_files import replace_chunk
 from hsstore.storage.growing import growing
 from hsstore.storage.roll_forward import valid_manifests
-from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import ShardTokens
 from hsstore.storage.zarr_arrays import ArrayChunk, metadata_documents, shard_chunks
+
+if TYPE_CHECKING:
+    from hsstore.model.manifest import AbsentSample, StoredSample
 
 
 class Restorer:
@@ -34,11 +44,19 @@ class Restorer:
         self,
         store: Store,
         replica: Store | None = None,
+        datasets: Sequence[str | os.PathLike[str]] = (),
         *,
+        progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Stopped is raised between two shards once ``stop`` says so."""
+        """Stopped is raised between two shards once ``stop`` says so.
+
+        ``datasets`` are what the store was made of: tokens that nothing else has come from there.
+        """
         self._store = store
+        self._datasets = [Path(path) for path in datasets]
+        self._progress = progress or Silent()
+        self._of_datasets: dict[int, bytes] | None = None
         self._stop = stop
         self._filesystem = store.filesystem
         self._replica = replica
@@ -57,17 +75,21 @@ class Restorer:
     def _restore_files(self, shards: Sequence[int]) -> Subject:
         subject = Subject(self._store, "manifest")
         self._restore_metadata(subject)
-        self._set_calibrations_aside(subject)
+        self._set_aside(calibrations.check(subject), waivers.check(subject))
+        self._progress.start(2 * len(shards), 0, "shards")
         for shard in shards:
             refuse_to_go_on(self._stop)
             self._restore_tokens(subject, shard)
+            self._progress.advance(1)
         # What the sample arrays lacked, the token files may prove now.
         subject = Subject(Store(self._store.root, self._store.identity, self._store.plan,
                                 self._filesystem), "manifest")  # fmt: skip
         for shard in shards:
             refuse_to_go_on(self._stop)
             self._restore_shard_arrays(subject, shard)
+            self._progress.advance(1)
         self._restore_tables(subject)
+        self._restore_plans()
         self._quarantine.close()
         return subject
 
@@ -82,8 +104,8 @@ class Restorer:
             if finding.path:
                 self._put(finding.path, documents[finding.path])
 
-    def _set_calibrations_aside(self, subject: Subject) -> None:
-        for finding in calibrations.check(subject):
+    def _set_aside(self, *found: Iterator[Finding]) -> None:
+        for finding in chain(*found):
             if finding.path:
                 self._quarantine.set_aside(finding.path)
 
@@ -97,7 +119,7 @@ class Restorer:
     def _rebuilt_tokens(self, shard: int) -> bytes | None:
         """The bytes of a token file that the plan's digest proves."""
         planned = self._store.plan.token_files[shard]
-        for rebuild in (self._tokens_of_replica, self._tokens_of_arrays):
+        for rebuild in (self._tokens_of_replica, self._tokens_of_arrays, self._tokens_of_datasets):
             try:
                 raw = rebuild(shard)
             except (StoreError, OSError, LookupError, ValueError):
@@ -109,32 +131,55 @@ class Restorer:
     def _tokens_of_replica(self, shard: int) -> bytes | None:
         if self._replica is None:
             return None
+        # Whether it is the same file the caller sees by its digest.
         file = self._replica.plan.token_files[shard]
         return self._replica.filesystem.read(
             self._replica.root / keys.tokens(file.generation, shard)
         )
 
     def _tokens_of_arrays(self, shard: int) -> bytes:
-        """Token ids and masks from the Zarr arrays, keys from the manifest."""
-        store, table = self._store, self._store.samples
-        samples = table.shard_samples(shard)
-        # Any manifest will do, marked or not: the plan's digest proves the result.
-        manifest, _ = valid_manifests(store, shard)[0]
-        named = {stored.sample: stored.key for stored in manifest.samples}
-        named |= {absent.sample: absent.key for absent in manifest.absent}
-        rows = _rows(table, samples)
+        """Token ids and masks from the Zarr arrays, by what is known of the shard's samples."""
+        named = self._named_samples(shard)
+        rows = np.concatenate([np.arange(row, row + length) for _, _, row, length in named])
         return token_file.encode(
             ShardTokens(
-                first_sample=samples.start,
-                keys=tuple(named[sample] for sample in samples),
-                lengths=table.length[samples.start : samples.stop],
+                first_sample=named[0][0],
+                keys=tuple(key for _, key, _, _ in named),
+                lengths=np.array([length for _, _, _, length in named], np.int32),
                 input_ids=np.frombuffer(self._array(keys.INPUT_IDS, shard), "<i4")[rows],
                 loss_mask=np.frombuffer(self._array(keys.LOSS_MASK, shard), np.uint8)[rows],
             )
         )
 
+    def _named_samples(self, shard: int) -> list[tuple[int, str, int, int]]:
+        """Number, key, first row and rows of a shard's samples; the plan's digest proves them.
+
+        Any manifest will do, marked or not. Without one the samples may still be named by their
+        numbers, as those of a dataset without ids are.
+        """
+        if found := valid_manifests(self._store, shard):
+            manifest = found[0][0]
+            entries: list[StoredSample | AbsentSample] = [*manifest.samples, *manifest.absent]
+            return sorted((e.sample, e.key, e.first_row, e.rows) for e in entries)
+        table = self._store.samples
+        extents = map(table.extent, table.shard_samples(shard))
+        return [(e.sample, str(e.sample), e.first_row, e.rows) for e in extents]
+
+    def _tokens_of_datasets(self, shard: int) -> bytes | None:
+        """What the datasets given here have for a shard, as far as the plan proves it."""
+        if self._of_datasets is None:
+            self._of_datasets = {}
+            for path in self._datasets:
+                self._of_datasets |= tokens_of_dataset(self._store, path, self._progress)
+        return self._of_datasets.get(shard)
+
     def _array(self, name: str, shard: int) -> bytes:
         return self._filesystem.read(self._store.root / keys.array_chunk(name, shard))
+
+    def _restore_plans(self) -> None:
+        for name, raw in rebuilt_plans(self._store).items():
+            self._quarantine.set_aside(name)
+            self._filesystem.publish(self._store.root / name, raw)
 
     def _restore_shard_arrays(self, subject: Subject, shard: int) -> None:
         list(tokens.check(subject, shard))
@@ -204,9 +249,3 @@ def refuse_to_go_on(stop: Callable[[], bool]) -> None:
     """Raise Stopped where that was asked for."""
     if stop():
         raise Stopped("stopped; what was mended by then stays", remedy="run the same command again")
-
-
-def _rows(table: SampleTable, samples: range) -> NDArray[np.int64]:
-    """The rows, within their shard, of all tokens of its samples."""
-    extents = [table.extent(sample) for sample in samples]
-    return np.concatenate([np.arange(e.first_row, e.first_row + e.rows) for e in extents])

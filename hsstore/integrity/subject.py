@@ -18,11 +18,13 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
 from hsstore.model.marker import Marker
 from hsstore.model.source import Origin
+from hsstore.model.waiver import Waiver
 from hsstore.storage import catch_up, lost_plan
 from hsstore.storage.catch_up import Reach
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store, newest_plan
 from hsstore.storage.token_file import ShardTokens
+from hsstore.storage.waivers import waivers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,6 +63,14 @@ class Subject:
             return self.store.samples
         except (StoreError, OSError, LookupError, ValueError):
             return None
+
+    @cached_property
+    def waivers(self) -> dict[int, Waiver]:
+        """The waivers that are whole, by sample; those of stored samples mean nothing."""
+        try:
+            return waivers(self.store)
+        except OSError:
+            return {}
 
     @cached_property
     def lost_plan(self) -> list[str]:
@@ -185,9 +195,10 @@ class ShardCase:
     """One shard under examination: what its names say, then what its checks established.
 
     ``lost`` maps each sample that must be made again to its chunks that are not what the manifest
-    says. ``discredited`` are markers and intents (paths) that say nothing true. ``provable`` says
-    of a shard without a true marker that a manifest proves all of it. ``look`` is what was seen of
-    the decoded rows, ``unsound`` the samples that are wrong by themselves.
+    says; those of them in ``suspected`` are as stored, but said to be false. ``discredited`` are
+    markers and intents (paths) that say nothing true. ``provable`` says of a shard without a true
+    marker that a manifest proves all of it. ``look`` is what was seen of the decoded rows,
+    ``unsound`` the samples that are wrong by themselves.
     """
 
     subject: Subject
@@ -201,6 +212,7 @@ class ShardCase:
     index_whole: bool = True
     provable: bool = False
     lost: dict[int, list[Chunk]] = field(default_factory=dict)
+    suspected: set[int] = field(default_factory=set)
     discredited: list[str] = field(default_factory=list)
     bytes_checked: int = 0
     verified: int = 0

@@ -75,8 +75,8 @@ WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "
                       "plan-missing", "growth-pending", "growth-undecided",
                       "audit-failed"})  # fmt: skip
 NOTES = frozenset({"origin-mixed", "sample-waived", "audit-noise"})
-BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-invalid",
-                         "plan-unreadable", "plan-missing", "plan-lost", "identity-invalid",
+BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-unreadable",
+                         "plan-lost", "identity-invalid",
                          "identity-unreadable"}  # fmt: skip
 
 

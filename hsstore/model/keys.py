@@ -102,6 +102,11 @@ def calibration(number: int) -> str:
     return f"{CALIBRATION}/{number:08d}.json"
 
 
+def waiver(sample: int) -> str:
+    """The waiver of a sample, by its number in the store."""
+    return f"{WAIVER}/{sample:012d}.json"
+
+
 def quarantined_file(shard: int, inode: int) -> str:
     """Where a whole shard file that nothing vouches for is set aside."""
     return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
@@ -116,6 +121,12 @@ def read_plan(name: str) -> int | None:
 def read_calibration(name: str) -> int | None:
     """The number of a name in calibration/, None for another name."""
     return read_plan(name)
+
+
+def read_waiver(name: str) -> int | None:
+    """The sample of a name in waiver/, None for another name."""
+    found = re.fullmatch(r"([0-9]{12})\.json", name)
+    return int(found[1]) if found else None
 
 
 def read_token_folder(name: str) -> int | None:

@@ -9,9 +9,11 @@ from hsstore.model.calibration import Calibration
 from hsstore.model.geometry import Extent
 from hsstore.model.manifest import AbsentSample, Chunk, Manifest, StoredSample
 from hsstore.model.marker import Marker
+from hsstore.model.waiver import Waiver
 from hsstore.storage.calibrations import calibrations
 from hsstore.storage.status import staged_samples
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import waived, waivers
 
 
 def describe_store(store: Store) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def describe_shard(store: Store, shard: int) -> dict[str, Any]:
         "manifest": {"path": marker.manifest_name, "chunks": len(manifest.chunks)},
         "origins": [origin.to_document() for origin in manifest.origins],
         "stored": [{"sample": s.sample, "id": s.key, "rows": s.rows} for s in manifest.samples],
-        "absent": [_absent(absent) for absent in manifest.absent],
+        "absent": _all_absent(store, manifest),
     }
 
 
@@ -84,7 +86,7 @@ def describe_sample(store: Store, name: str) -> dict[str, Any]:
     ``name`` is its key, or ``#`` and its global index. A key is looked for in one token file after
     the other. MalformedInput where there is no such sample.
     """
-    extent = store.samples.extent(_find(store, name))
+    extent = store.samples.extent(find_sample(store, name))
     tokens = store.tokens(extent.shard)
     described: dict[str, Any] = {
         "sample": extent.sample,
@@ -102,9 +104,9 @@ def describe_sample(store: Store, name: str) -> dict[str, Any]:
 
 
 def _committed(store: Store, extent: Extent, marker: Marker, manifest: Manifest) -> dict[str, Any]:
-    for absent in manifest.absent:
-        if absent.sample == extent.sample:
-            return {"state": "absent", **_absent(absent)}
+    for absent in _all_absent(store, manifest):
+        if absent["sample"] == extent.sample:
+            return {"state": "waived" if absent.get("waived") else "absent", **absent}
     stored = next((s for s in manifest.samples if s.sample == extent.sample), None)
     if stored is None:
         return {"state": "unrecorded"}
@@ -119,8 +121,15 @@ def _committed(store: Store, extent: Extent, marker: Marker, manifest: Manifest)
     }
 
 
-def _absent(absent: AbsentSample) -> dict[str, Any]:
-    return {**absent.to_document(), "attempts": list(absent.tried())}
+def _all_absent(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
+    """The samples that a shard is committed without, each with its waiver where it has one."""
+    accepted = waived(waivers(store), manifest.absent) if manifest.absent else {}
+    return [_absent(absent, accepted.get(absent.sample)) for absent in manifest.absent]
+
+
+def _absent(absent: AbsentSample, waiver: Waiver | None) -> dict[str, Any]:
+    told = {**absent.to_document(), "attempts": list(absent.tried())}
+    return told | ({"waived": f"{waiver.when}: {waiver.reason}"} if waiver else {})
 
 
 def _vouched(store: Store, stored: StoredSample) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _chunk(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _find(store: Store, name: str) -> int:
+def find_sample(store: Store, name: str) -> int:
     """The global index of a sample by key or ``#index``."""
     digits = name[1:]
     if name.startswith("#") and digits.isascii() and digits.isdecimal():

@@ -1,5 +1,6 @@
 """How far a store is, from its markers and journals: O(shards), and no payload is read."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from hsstore.model.marker import Marker
 from hsstore.storage.journal import read_journal
 from hsstore.storage.space import STATUS_BLOCK_BYTES
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import waived, waivers
 
 RECENT_COMMITS = 32
 
@@ -20,8 +22,9 @@ class StoreStatus:
     """What of a store's plan is there.
 
     Every planned sample is counted once: committed, absent (its shard is committed without it),
-    staged (safe in the journal of an unfinished shard) or missing. Samples of shards whose marker
-    cannot be read count as missing, and ``shards_unreadable`` names those shards.
+    waived (so, and accepted by name), staged (safe in the journal of an unfinished shard) or
+    missing. Samples of shards whose marker cannot be read count as missing, and
+    ``shards_unreadable`` names those shards.
 
     ``payload_bytes`` are planned for the states of all samples; ``allocated_bytes`` is what the
     committed shard files take on disk. ``tokens_per_second`` is the pace of the latest commits,
@@ -38,6 +41,7 @@ class StoreStatus:
     samples_staged: int
     samples_missing: int
     samples_absent: int
+    samples_waived: int
     tokens: int
     tokens_committed: int
     payload_bytes: int
@@ -48,8 +52,8 @@ class StoreStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned sample is committed."""
-        return self.samples_committed == self.samples
+        """Whether every planned sample is committed or waived."""
+        return self.samples_committed + self.samples_waived == self.samples
 
     @property
     def seconds_left(self) -> float | None:
@@ -65,27 +69,30 @@ def status(store: Store) -> StoreStatus:
     markers, unreadable = _markers(store, committed)
     staged = staged_by_shard(store, set(committed))
     done = sum(marker.samples for marker in markers)
-    lost = sum(marker.absent for marker in markers)
+    lacking = {m.version.shard: m.absent for m in markers if m.absent}
+    accepted = _waived(store, markers)
+    lost = sum(lacking.values())
     in_journals = sum(len(samples) for samples in staged.values())
     tokens = store.plan.tokens
-    last, pace = _pace(markers)
+    last, tokens_per_second = _pace(markers)
     return StoreStatus(
         shards=store.plan.shards,
         shards_committed=len(committed),
         shards_staged=len(staged),
-        shards_absent=tuple(sorted(m.version.shard for m in markers if m.absent)),
+        shards_absent=tuple(sorted(k for k in lacking if lacking[k] > accepted.get(k, 0))),
         shards_unreadable=tuple(sorted(unreadable)),
         samples=store.plan.samples,
         samples_committed=done,
         samples_staged=in_journals,
         samples_missing=store.plan.samples - done - lost - in_journals,
-        samples_absent=lost,
+        samples_absent=lost - sum(accepted.values()),
+        samples_waived=sum(accepted.values()),
         tokens=tokens,
         tokens_committed=sum(marker.tokens for marker in markers),
         payload_bytes=tokens * store.identity.geometry.row_bytes,
         allocated_bytes=sum(_allocated_bytes(store, shard) for shard in committed),
         last_commit=last,
-        tokens_per_second=pace,
+        tokens_per_second=tokens_per_second,
         snapshot=store.snapshot_id(committed),
     )
 
@@ -106,6 +113,26 @@ def _markers(
         except (InvalidDocument, UnsupportedFormat, OSError):
             unreadable.append(shard)
     return markers, unreadable
+
+
+def _waived(store: Store, markers: list[Marker]) -> dict[int, int]:
+    """How many of the absent samples of a shard are waived; manifests are read for waivers only.
+
+    Where a manifest cannot tell, none of its samples are.
+    """
+    found, counts = waivers(store), {}
+    shards = {waiver.shard for waiver in found.values()}
+    for marker in markers:
+        if marker.absent and marker.version.shard in shards:
+            with contextlib.suppress(InvalidDocument, UnsupportedFormat, OSError):
+                absent = store.manifest(marker).absent
+                counts[marker.version.shard] = len(waived(found, absent))
+    return counts
+
+
+def pace(store: Store) -> float | None:
+    """Tokens per second over the latest commits, None where there are too few to tell; OSError."""
+    return _pace(_markers(store, store.committed())[0])[1]
 
 
 def staged_by_shard(store: Store, committed: set[int]) -> dict[int, set[int]]:

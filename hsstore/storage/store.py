@@ -71,6 +71,13 @@ class Store:
                 ) from None
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 raise
+            if _has_plans(filesystem, root):
+                raise InvalidDocument(
+                    "it is gone, and the rest of a store is here",
+                    place=str(root / keys.IDENTITY),
+                    remedy="put it back from a copy of this very store: "
+                    + commands.hsstore("repair", root, "--from", "REPLICA", "--apply"),
+                ) from None
             raise NotAStore(
                 "no hsstore store here",
                 place=str(root),
@@ -211,6 +218,13 @@ class Store:
         for version, _ in sorted(listed.values()):
             digest.update(f"{version.shard}:{version.generation};".encode())
         return digest.hexdigest()
+
+
+def _has_plans(filesystem: Filesystem, root: Path) -> bool:
+    try:
+        return any(keys.read_plan(name) is not None for name in filesystem.names(root / keys.PLAN))
+    except OSError:
+        return False
 
 
 def _refuse_unreal_folders(filesystem: Filesystem, root: Path) -> None:

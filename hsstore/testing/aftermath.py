@@ -167,5 +167,9 @@ def _there(root: Path) -> Promises:
     """What a store promises by what it holds."""
     if not root.exists():
         return Promises()
-    committed = Store.open(root, to_check=True).committed()
+    try:
+        committed = Store.open(root, to_check=True).committed()
+    except HsstoreError:
+        # Nothing was promised of a store that cannot be opened.
+        return Promises()
     return Promises(frozenset(journalled(root)), frozenset(committed))

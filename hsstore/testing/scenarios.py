@@ -19,7 +19,9 @@ import numpy as np
 from hsstore.errors import SampleAbsent, SampleDamaged, StoreExists
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import fsck
+from hsstore.integrity.head_documents import give_back_documents
 from hsstore.integrity.repair import repair
+from hsstore.integrity.waive import waive
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.keys import ShardVersion
@@ -32,7 +34,9 @@ from hsstore.storage.extend import extend
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.leftovers import clear_leftovers
 from hsstore.storage.reader import Reader
+from hsstore.storage.status import status
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import waiver_numbers, waivers
 from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.litter import litter
 from hsstore.testing.sources import SeededSource, seeded_states
@@ -42,6 +46,7 @@ from hsstore.testing.stores import (
     contents,
     empty_store,
     fill,
+    grown,
     ids_of,
     key_of,
     more_samples,
@@ -52,6 +57,7 @@ from hsstore.testing.verdicts import Litter, assert_complete, assert_exact, asse
 # Two shards: two samples, then one that fills a shard.
 LENGTHS = (3, 6, 16)
 MORE = (5, 9)
+WAIVED = "it is too long"
 UNEXPLAINED = b"unexplained" * 100
 
 
@@ -246,6 +252,26 @@ def _replica_of(folder: Path) -> Path:
     return folder.parent / "replica"
 
 
+def _beheaded(folder: Path, codec: str) -> None:
+    """hsstore.json and the newest plan are gone or torn, and a copy of the store has them."""
+    _filled(folder, codec)
+    root = store_in(folder)
+    grown(Store.open(root), MORE)
+    fill(Store.open(root))
+    shutil.copytree(root, _replica_of(folder))
+    (root / keys.IDENTITY).write_text("torn")
+    (root / keys.plan(1)).unlink()
+
+
+def _unchained(folder: Path, codec: str) -> None:
+    """A plan before the newest is gone."""
+    _filled(folder, codec)
+    root = store_in(folder)
+    grown(Store.open(root), MORE)
+    fill(Store.open(root))
+    (root / keys.plan(0)).unlink()
+
+
 def _bare(folder: Path, codec: str) -> None:
     """A folder gone."""
     _filled(folder, codec)
@@ -270,6 +296,18 @@ def _littered(folder: Path, codec: str) -> None:
     (root / keys.stage(1, "1" * 16)).mkdir()
     (root / keys.stage(1, "1" * 16) / keys.STAGED_DATA).write_bytes(b"data")
     (root / keys.claim(1, 3)).write_text("torn")
+
+
+def _waived_in_vain(folder: Path, codec: str) -> None:
+    """A sample is absent, and the waiver of it torn; the folder of waivers may be gone by now."""
+    _lacking(folder, codec)
+    (store_in(folder) / keys.waiver(0)).write_text("torn")
+
+
+def _folderless(folder: Path, codec: str) -> None:
+    """A sample is absent, and there is no folder for waivers."""
+    _lacking(folder, codec)
+    (store_in(folder) / keys.WAIVER).rmdir()
 
 
 def _strewn(folder: Path, codec: str) -> None:
@@ -315,6 +353,17 @@ def _repair(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
         progress=witness,
     )
     if not result.remaining:
+        witness.done = witness.now()
+
+
+def _give_back(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    give_back_documents(store_in(folder), _replica_of(folder), apply=True, filesystem=filesystem)
+    witness.done = witness.now()
+
+
+def _waive(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    store = Store.open(store_in(folder), filesystem=filesystem)
+    if not waive(store, [key_of(0)], WAIVED, apply=True).remaining:
         witness.done = witness.now()
 
 
@@ -405,6 +454,13 @@ def _others_exact(folder: Path) -> object:
     return None
 
 
+def _others_there(folder: Path) -> object:
+    """A waiver that is there, under its name, is whole or still the torn one."""
+    store = Store.open(store_in(folder))
+    assert {*waiver_numbers(store)} <= {0}  # noqa: S101
+    return _others_exact(folder)
+
+
 def _calibrations(folder: Path) -> list[Calibration]:
     return calibrations(Store.open(store_in(folder)))
 
@@ -427,6 +483,18 @@ def _second_plan(folder: Path) -> bool:
 
 def _sound(folder: Path) -> bool:
     return not [found for found in fsck(store_in(folder), threads=1) if found.severity == "error"]
+
+
+def _opens(folder: Path) -> bool:
+    return Store.open(store_in(folder)).plan.generation == 1
+
+
+def _chained(folder: Path) -> bool:
+    return [*fsck(store_in(folder), "quick", threads=1)] == []
+
+
+def _waived(folder: Path) -> bool:
+    return [w.reason for w in waivers(Store.open(store_in(folder))).values()] == [WAIVED]
 
 
 def _there(folder: Path) -> bool:
@@ -496,6 +564,22 @@ def _files(folder: Path, part: str) -> dict[str, bytes]:
     }
 
 
+def _given_back(folder: Path) -> object:
+    root = store_in(folder)
+    clear_leftovers(Store.open(root), Silent())
+    assert assert_exact(root) == len(LENGTHS + MORE)  # noqa: S101
+    names = (keys.IDENTITY, keys.plan(0), keys.plan(1))
+    return [(root / n).read_bytes() == (_replica_of(folder) / n).read_bytes() for n in names]
+
+
+def _accepted(folder: Path) -> object:
+    store = Store.open(store_in(folder))
+    clear_leftovers(store, Silent())
+    assert_tidy(store.root)
+    found = status(store)
+    return contents(store), found.samples_waived, found.complete, _sound(folder)
+
+
 # -- all of them -----------------------------------------------------------------------------------
 
 
@@ -534,8 +618,13 @@ CALIBRATE = Scenario(
     lambda f: [dataclasses.replace(found, store="") for found in _calibrations(f)],
 )  # fmt: skip
 
+GIVE_BACK = Scenario("give back", _beheaded, _give_back, _anything, _opens, _given_back)
+REBUILD_PLAN = Scenario("rebuild a plan", _unchained, _repair, _exact, _chained, _mended)
+WAIVE = Scenario("waive", _folderless, _waive, _others_there, _waived, _accepted)
+WAIVE_AGAIN = Scenario("waive again", _waived_in_vain, _waive, _others_there, _waived, _accepted)
+
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
     EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
-    CALIBRATE,
+    CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN,
 )  # fmt: skip

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -23,8 +23,10 @@ from hsstore.errors import (
 )
 from hsstore.model import commands
 from hsstore.model.keys import ShardVersion
+from hsstore.model.manifest import AbsentSample
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import waived, waivers
 
 if TYPE_CHECKING:
     from hsstore.model.capture import Layer
@@ -64,7 +66,8 @@ class HiddenStateDataset(Dataset[Item]):
 
     ``absent="raise"`` refuses a store that lacks samples; ``"exclude"`` leaves those out, logs how
     many and counts them in ``excluded``; a shard that is committed without some of its samples and
-    cannot tell which, its marker or manifest being damaged, counts with all of them. ``verify``
+    cannot tell which, its marker or manifest being damaged, counts with all of them. Samples that
+    somebody has waived by name are left out either way, logged and counted likewise. ``verify``
     hashes what is read against the manifest:
     ``"never"``, ``"first"`` (each sample's first read in a process) or ``"always"``.
 
@@ -72,7 +75,8 @@ class HiddenStateDataset(Dataset[Item]):
 
     Attributes:
         snapshot_id: 32 hex digits that name the committed shards at opening.
-        excluded: how many samples were left out.
+        excluded: how many samples were left out, ``waived`` ones among them.
+        waived: how many of them somebody has accepted to go without.
         lengths: int32 [len(self)], tokens of every sample.
         layers: the layers of ``hidden_states``' second dimension, in order.
 
@@ -90,15 +94,16 @@ class HiddenStateDataset(Dataset[Item]):
         _one_of("verify", verify, ("never", "first", "always"))
         self._verify = verify
         self._store = Store.open(path)
-        committed, lost = _snapshot(self._store, tolerant=absent == "exclude")
+        committed, lost, accepted = _snapshot(self._store, tolerant=absent == "exclude")
         missing = _missing(self._store, committed)
         if absent == "raise":
             _refuse(self._store, missing, lost)
         self.snapshot_id = self._store.snapshot_id(committed)
-        self._samples = _others(len(self._store.samples), missing, lost)
-        self.excluded = len(missing) + len(lost)
+        self._samples = _others(len(self._store.samples), missing, lost, accepted)
+        self.waived = len(accepted)
+        self.excluded = len(missing) + len(lost) + len(accepted)
         if self.excluded:
-            _log.warning("%s: left out %s", path, _counted(missing, lost))
+            _log.warning("%s: left out %s", path, _counted(missing, lost, accepted))
         self.lengths: NDArray[np.int32] = self._store.samples.length[self._samples]
         self.layers: tuple[Layer, ...] = self._store.identity.capture.layers
         self._opened: _Opened | None = None
@@ -204,18 +209,19 @@ class _Opened:
         self.verified = np.zeros(len(store.samples), np.bool_)
 
 
-def _snapshot(store: Store, *, tolerant: bool) -> tuple[Committed, Samples]:
-    """The committed shards, and the samples that they were committed without.
+def _snapshot(store: Store, *, tolerant: bool) -> tuple[Committed, Samples, Samples]:
+    """The committed shards, the samples that they were committed without, and the waived of those.
 
-    Where a shard cannot tell which those are, ``tolerant`` takes all of its samples, and anybody
-    else gets InvalidDocument.
+    A waived sample is in the last only. Where a shard cannot tell which those are, ``tolerant``
+    takes all of its samples, and anybody else gets InvalidDocument.
     """
     while True:
         committed = store.committed()
-        lost, unreadable = _absent(store, committed)
+        absent, unreadable = _absent(store, committed)
         # A repair may have replaced a shard between the listing and the read.
         if not unreadable or store.committed() == committed:
             break
+    whole: list[int] = []
     for shard, error in unreadable.items():
         if not tolerant:
             raise InvalidDocument(
@@ -223,13 +229,15 @@ def _snapshot(store: Store, *, tolerant: bool) -> tuple[Committed, Samples]:
                 place=str(store.root),
                 remedy=f"run: {commands.hsstore('fsck', store.root)}",
             ) from error
-        lost += store.samples.shard_samples(shard)
-    return committed, np.array(sorted(lost), np.int64)
+        whole += store.samples.shard_samples(shard)
+    accepted = waived(waivers(store), absent) if absent else {}
+    lost = whole + [sample.sample for sample in absent if sample.sample not in accepted]
+    return committed, np.array(sorted(lost), np.int64), np.array(sorted(accepted), np.int64)
 
 
-def _absent(store: Store, committed: Committed) -> tuple[list[int], dict[int, Exception]]:
+def _absent(store: Store, committed: Committed) -> tuple[list[AbsentSample], dict[int, Exception]]:
     """The samples that shards were committed without, and the shards that cannot tell."""
-    lost: list[int] = []
+    lost: list[AbsentSample] = []
     unreadable: dict[int, Exception] = {}
     for version, absent in committed.values():
         if absent:
@@ -238,7 +246,7 @@ def _absent(store: Store, committed: Committed) -> tuple[list[int], dict[int, Ex
             except (InvalidDocument, OSError) as error:
                 unreadable[version.shard] = error
             else:
-                lost += [sample.sample for sample in manifest.absent]
+                lost += manifest.absent
     return lost, unreadable
 
 
@@ -247,8 +255,8 @@ def _missing(store: Store, committed: Committed) -> Samples:
     return np.flatnonzero(~np.isin(shards, list(committed)))
 
 
-def _others(samples: int, missing: Samples, lost: Samples) -> Samples:
-    return np.setdiff1d(np.arange(samples), np.concatenate([missing, lost]))
+def _others(samples: int, *left_out: Samples) -> Samples:
+    return np.setdiff1d(np.arange(samples), np.concatenate(left_out))
 
 
 def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
@@ -267,8 +275,9 @@ def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
     )
 
 
-def _counted(missing: Samples, lost: Samples) -> str:
-    return f"{len(missing)} missing and {len(lost)} absent samples"
+def _counted(missing: Sized, lost: Sized, accepted: Sized = ()) -> str:
+    counted = f"{len(missing)} missing and {len(lost)} absent samples"
+    return f"{counted}, and {len(accepted)} waived ones" if len(accepted) else counted
 
 
 def _takes(out: torch.Tensor, shape: tuple[int, int, int], dtype: torch.dtype) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
+from hsstore.model.report import ReportLines, Run
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import contents, filled_store
+from hsstore.testing.stores import contents, filled_store, key_of
 from hsstore_cli.main import main
 from hsstore_cli.source_option import SourceOptions
 
@@ -113,3 +114,53 @@ def test_a_store_behind_a_link_is_mended(damaged: Store, opened: list[SeededSour
     assert main(["repair", str(link), *SOURCE, "--apply"]) == 1
     assert main(["fsck", str(link)]) == 0
     assert opened[0].asked
+
+
+# -- waivers, reports, documents -------------------------------------------------------------------
+
+
+def test_a_waiver_is_shown_then_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = filled_store(tmp_path / "store", failing={key_of(4): "broken"}).root
+    waiver = ["repair", str(root), "--waive", key_of(4), "--reason", "too long"]
+    assert main(["fsck", str(root)]) == 4
+    assert main(waiver) == 4
+    assert "--reason 'too long' --apply" in capsys.readouterr().out
+    assert main([*waiver, "--apply"]) == 1
+    assert main([*waiver, "--apply"]) == 0
+    assert main(["fsck", str(root)]) == 0
+    capsys.readouterr()
+    assert main(["status", str(root)]) == 0
+    assert "waived       1 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--waive", "a"], ["--reason", "b"], ["--waive", "a", "--reason", "b", "--from", "C"]]
+)
+def test_a_waiver_needs_a_reason_and_nothing_else(damaged: Store, words: list[str]) -> None:
+    assert main(["repair", str(damaged.root), *words]) == 2
+
+
+def test_a_report_limits_the_repair(
+    damaged: Store, tmp_path: Path, opened: list[SeededSource], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(damaged.root), "--from-report", str(tmp_path / "none")]) == 8
+    run = Run(damaged.identity.uuid, str(damaged.root), "data", 0, 12, 4, "2026-01-31T12:00:00Z")
+    report = tmp_path / "report.jsonl"
+    report.write_text(ReportLines().run(run))
+    capsys.readouterr()
+    assert main(["repair", str(damaged.root), "--from-report", str(report), "--apply"]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+    assert opened == []
+
+
+def test_a_lost_identity_is_refused_or_given_back(
+    damaged: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(damaged.root, tmp_path / "copy")
+    damage.flip_bit(copy / keys.shard_file(1), 100)  # back again
+    (damaged.root / keys.IDENTITY).unlink()
+    assert main(["repair", str(damaged.root)]) == 8
+    assert "cannot be made again" in capsys.readouterr().err
+    assert main(["repair", str(damaged.root), "--from", str(copy)]) == 4
+    assert main(["repair", str(damaged.root), "--from", str(copy), "--apply"]) == 1
+    assert main(["fsck", str(damaged.root)]) == 0

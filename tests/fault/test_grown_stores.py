@@ -6,7 +6,7 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from hsstore.errors import ClaimedByAnother, IdentityMismatch, InvalidDocument
+from hsstore.errors import ClaimedByAnother, InvalidDocument
 from hsstore.extraction.extractor import already_filled, extract
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
@@ -198,16 +198,19 @@ def test_a_backup_from_before_the_growth_mends_what_it_has(tmp_path: Path) -> No
     assert set(source.asked) == set(store.samples.shard_samples(added))
 
 
-def test_a_backup_of_a_store_that_grew_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_backup_that_grew_otherwise_gives_what_both_have(tmp_path: Path) -> None:
+    """The sample after the first six has another length in each: what it has there is not ours."""
     store = filled_store(tmp_path / "store", LENGTHS[:6])
     other = Store.open(copytree(store.root, tmp_path / "other"))
-    grown(other, (3,))
-    grown(grown(store, (4,)), (5,))
-    with pytest.raises(IdentityMismatch, match="differs from the store in dataset, sample table"):
-        repair(store.root, replica=other.root)
-    fresh = filled_store(tmp_path / "fresh", LENGTHS[:6])
-    with pytest.raises(IdentityMismatch, match="differs from the store in dataset, sample table"):
-        repair(store.root, replica=fresh.root)
+    fill(grown(other, (3,)))
+    store = fill(grown(grown(store, (4,)), (5,)))
+    healthy = contents(store)
+    for shard in (SHARD, store.plan.shards - 2):
+        damage.flip_bit(store.root / keys.shard_file(shard), 10)
+    (left,) = repair(store.root, replica=other.root, apply=True).remaining
+    assert (left.kind, left.samples) == ("chunk-damaged", (key_of(6),))
+    kept = {key: content for key, content in healthy.items() if key != key_of(6)}
+    assert kept.items() <= contents(Store.open(store.root)).items()
 
 
 def test_a_repair_and_a_growth_keep_out_of_each_others_way(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hsstore.errors import IdentityMismatch, OutOfSpace, SourceUnavailable, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import RepairResult, repair
-from hsstore.integrity.replica import Replica
+from hsstore.integrity.replica import Replica, Wanted
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.document import seal
@@ -27,7 +27,7 @@ from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
 from hsstore.testing.sources import ManyInFlight, SeededSource
-from hsstore.testing.stores import LENGTHS, contents, filled_store, key_of
+from hsstore.testing.stores import contents, empty_store, filled_store, key_of
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
@@ -241,9 +241,10 @@ def test_another_model_is_refused_before_anything_is_written(store: Store) -> No
 
 
 def test_a_replica_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
-    other = filled_store(tmp_path / "other", [*LENGTHS[:-1], LENGTHS[-1] - 1])
-    with pytest.raises(IdentityMismatch, match="dataset"):
-        mend(store, replica=other.root)
+    for name, options in {"dtype": {"dtype": "float32"}, "layers": {"layers": (1, 2, 3)}}.items():
+        other = empty_store(tmp_path / name, [3, 4], **options)  # type: ignore[arg-type]
+        with pytest.raises(IdentityMismatch, match=name):
+            mend(store, replica=other.root)
 
 
 def test_a_full_disk_is_refused_before_writing(
@@ -253,11 +254,13 @@ def test_a_full_disk_is_refused_before_writing(
         found = available(path)
         return Space(found.path, found.device, found.total_bytes, found.total_bytes, 0, None)
 
-    monkeypatch.setattr("hsstore.integrity.mend.available", nothing)
+    monkeypatch.setattr("hsstore.integrity.repair_cost.available", nothing)
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    (store.root / keys.zarr_metadata()).unlink()
+    before = snapshot(store.root)
     with pytest.raises(OutOfSpace, match="shard 1"):
         mend(store, SeededSource(store.identity))
-    assert store.marker(SHARD).version.generation == 1
+    assert snapshot(store.root) == before
 
 
 def test_a_folder_behind_a_link_is_left_to_a_person(store: Store, tmp_path: Path) -> None:
@@ -572,11 +575,11 @@ def test_a_replica_is_listed_once_and_each_manifest_read_once(
 ) -> None:
     counting = Listing()
     opened = Store.open(filled, filesystem=counting)
-    monkeypatch.setattr(Store, "open", lambda _: opened)
+    monkeypatch.setattr(Store, "open", lambda _, **_options: opened)
     replica, listed = Replica(store, filled), counting.listed
     for shard in store.committed():
         for sample in store.samples.shard_samples(shard):
-            assert replica.sample(shard, sample, None) is not None
+            assert replica.find(Wanted(sample, shard, None)) is not None
     assert counting.listed == listed
     assert counting.manifests == store.plan.shards
 

@@ -26,6 +26,8 @@ from hsstore.testing.scenarios import (
     EXTEND_AND_FILL,
     EXTRACT,
     GC,
+    GIVE_BACK,
+    REBUILD_PLAN,
     REMAKE,
     REPAIR,
     REPLACE,
@@ -35,6 +37,7 @@ from hsstore.testing.scenarios import (
     SALVAGE,
     SCENARIOS,
     SET_ASIDE,
+    WAIVE,
     Scenario,
     Witness,
 )
@@ -180,6 +183,10 @@ SYNCS = (
     Sync("calibrations.publish_calibration: calibration/*", "must", CALIBRATE, "I1"),
     Sync("calibrations.publish_calibration: calibration", "must", CALIBRATE, "section 19"),
     Sync("calibrations.publish_calibration: .", "must", CALIBRATE, "a store without that folder"),
+    # -- waiving
+    Sync("waivers.publish_waiver: waiver/*", "must", WAIVE, "I1"),
+    Sync("waivers.publish_waiver: waiver", "must", WAIVE, "section 16: success, then gone"),
+    Sync("waivers.publish_waiver: .", "must", WAIVE, "a store without that folder"),
     # -- repairing
     Sync("restore.Restorer._restore_folders: .", "must", RESTORE_FOLDER, "success, then gone"),
     Sync("array_files.write_chunk: plan/S/.S.npz", "must", REPAIR, "I1"),
@@ -189,6 +196,12 @@ SYNCS = (
     Sync("mend.Mender._adopt_manifest: manifest", "must", ADOPT_MANIFEST, "success, then gone"),
     Sync("mend.Mender._adopt_manifest: manifest/*", "must", ADOPT_MANIFEST, "I1"),
     Sync("quarantine.*", "should", REPAIR, "I23"),
+    Sync("head_documents._Lost.put_back: .hsstore.json", "must", GIVE_BACK, "I1"),
+    Sync("head_documents._Lost.put_back: .", "must", GIVE_BACK, "success, then gone"),
+    Sync("head_documents._Lost.put_back: plan/.S.json", "must", GIVE_BACK, "I1"),
+    Sync("head_documents._Lost.put_back: plan", "must", GIVE_BACK, "success, then gone"),
+    Sync("restore.Restorer._restore_plans: plan/*", "must", REBUILD_PLAN, "I1"),
+    Sync("restore.Restorer._restore_plans: plan", "must", REBUILD_PLAN, "success, then gone"),
 )
 
 

@@ -16,10 +16,11 @@ from hsstore.errors import (
     SampleMissing,
     SnapshotChanged,
 )
+from hsstore.integrity.waive import waive
 from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing.sources import seeded_states
-from hsstore.testing.stores import empty_store, fill, ids_of, key_of, replace
+from hsstore.testing.stores import empty_store, fill, filled_store, ids_of, key_of, replace
 from hsstore.training.collate import pad_collate
 from hsstore.training.dataset import HiddenStateDataset, Item, Verify
 
@@ -253,3 +254,19 @@ def test_the_remedy_for_absent_samples_can_be_pasted(tmp_path: Path) -> None:
     command = f"run: hsstore repair '{store.root}' --source transformers:PATH --apply, or"
     with pytest.raises(SampleAbsent, match=command):
         HiddenStateDataset(store.root)
+
+
+def test_waived_samples_are_left_out_logged_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {key_of(1): "broken", key_of(4): "broken"}
+    store = filled_store(tmp_path / "store", failing=broken)
+    waive(store, [key_of(1)], "too long", apply=True)
+    with pytest.raises(SampleAbsent, match=r"0 missing and 1 absent samples, first: sample-4;"):
+        HiddenStateDataset(store.root)
+    waive(store, [key_of(4)], "too long", apply=True)
+    with caplog.at_level("WARNING", logger="hsstore.training.dataset"):
+        dataset = HiddenStateDataset(store.root)
+    assert (dataset.waived, dataset.excluded, len(dataset)) == (2, 2, store.plan.samples - 2)
+    assert "0 missing and 0 absent samples, and 2 waived ones" in caplog.text
+    assert {key_of(1), key_of(4)}.isdisjoint(dataset[n]["id"] for n in range(len(dataset)))

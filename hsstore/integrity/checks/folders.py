@@ -33,6 +33,8 @@ def _names(subject: Subject, plan: Plan) -> Iterator[Finding]:
     shards = keys.GROWTH if subject.lost_plan else plan.shards
     yield from _unknown(subject, keys.PLAN, lambda name: _token_folder(name) or _plan(name))
     yield from _unknown(subject, keys.CALIBRATION, lambda n: keys.read_calibration(n) is not None)
+    samples = None if subject.lost_plan else plan.samples
+    yield from _unknown(subject, keys.WAIVER, partial(_waiver, samples=samples))
     for folder, known in _KNOWN.items():
         yield from _unknown(subject, folder, partial(known, shards=shards))
 
@@ -157,6 +159,11 @@ def _claim(name: str, shards: int) -> bool:
     return found is not None and (found[0] < shards or found[0] == keys.GROWTH)
 
 
+def _waiver(name: str, samples: int | None) -> bool:
+    found = keys.read_waiver(name)
+    return found is not None and (samples is None or found < samples)
+
+
 def _stage(name: str, shards: int) -> bool:
     found = keys.read_stage(name)
     return found is not None and found[0] < shards
@@ -168,5 +175,4 @@ _KNOWN: dict[str, Callable[..., bool]] = {
     keys.INTENT: _intent,
     keys.CLAIM: _claim,
     keys.STAGE: _stage,
-    keys.WAIVER: lambda name, shards: False,  # noqa: ARG005 - the table's signature
 }

@@ -14,7 +14,9 @@ from hsstore.model.geometry import Extent
 from hsstore.model.manifest import KIND, AbsentSample, Manifest, StoredSample
 from hsstore.model.marker import Marker
 from hsstore.model.source import differences, expected_match
+from hsstore.model.waiver import Waiver
 from hsstore.storage.shard_file import MISSING, encode_index
+from hsstore.storage.waivers import waived
 
 
 def check(case: ShardCase) -> Iterator[Finding]:
@@ -136,7 +138,11 @@ def chunk_range(case: ShardCase, sample: StoredSample) -> range:
 
 
 def _absent(case: ShardCase, manifest: Manifest) -> Iterator[Finding]:
+    accepted = waived(case.subject.waivers, manifest.absent)
     for sample in manifest.absent:
+        if sample.sample in accepted:
+            yield _waived(case, manifest, sample, accepted[sample.sample])
+            continue
         case.lose([sample.sample])
         yield case.finding(
             "sample-absent",
@@ -145,6 +151,16 @@ def _absent(case: ShardCase, manifest: Manifest) -> Iterator[Finding]:
             path=manifest_name(manifest),
             source=True,
         )
+
+
+def _waived(case: ShardCase, manifest: Manifest, sample: AbsentSample, waiver: Waiver) -> Finding:
+    return case.finding(
+        "sample-waived",
+        f"waived on {waiver.when}: {waiver.reason}",
+        samples=[sample.sample],
+        path=keys.waiver(sample.sample),
+        evidence=f"absent by {manifest_name(manifest)}: {sample.reason}: {sample.detail}",
+    )
 
 
 def _contradicting(case: ShardCase, manifest: Manifest) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from hsstore.storage.growing import undecided
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Check every generation, and that none is lost; a plan cannot be made again."""
+    """Check every generation, and that none is lost; the newest cannot be made again."""
     yield from _lost(subject)
     plans: dict[int, Plan] = {}
     yield from _documents(subject, plans)
@@ -55,7 +55,8 @@ def _chain(subject: Subject, plans: dict[int, Plan]) -> Iterator[Finding]:
             earlier, later = plans[generation], plans[generation + 1]
             if later.previous != earlier.seal or not _continues(earlier, later):
                 detail = f"it does not continue plan {generation}"
-                yield subject.finding("plan-invalid", detail, path=keys.plan(generation + 1))
+                path = keys.plan(generation + 1)
+                yield subject.finding("plan-invalid", detail, path=path, mendable=False)
 
 
 def _continues(earlier: Plan, later: Plan) -> bool:
@@ -70,17 +71,17 @@ def _documents(subject: Subject, plans: dict[int, Plan]) -> Iterator[Finding]:
         generation = keys.read_plan(name)
         if generation is None or name != keys.plan(generation).rpartition("/")[2]:
             continue
-        path = keys.plan(generation)
+        path, older = keys.plan(generation), generation < subject.store.plan.generation
         try:
             raw = read_plain(subject.filesystem, subject.root, path)
             plan = Plan.from_document(unseal(raw, KIND))
         except (Trouble, InvalidDocument, UnsupportedFormat) as error:
             unreadable = isinstance(error, Trouble) and error.state == "unreadable"
             kind = "plan-unreadable" if unreadable else "plan-invalid"
-            yield subject.finding(kind, str(error), path=path, mendable=False)
+            yield subject.finding(kind, str(error), path=path, mendable=older)
             continue
         if (plan.store, plan.generation) != (subject.store.identity.uuid, generation):
             detail = "it belongs to another store or generation"
-            yield subject.finding("plan-invalid", detail, path=path, mendable=False)
+            yield subject.finding("plan-invalid", detail, path=path, mendable=older)
             continue
         plans[generation] = plan
