@@ -5,6 +5,7 @@ hashes it, so one sample at a time is in memory and the disk sets the pace.
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import time
@@ -197,8 +198,25 @@ class ShardWriter:
                 offset = self._offset(number, len(stored))
                 self._write(self._without_padding(sample, number, stored), offset)
                 copied.append(Chunk(number, offset, len(stored), digest.chunk_digest(stored)))
-        moved = {name: getattr(sample, name) for name in StoredSample.__slots__}
-        self._settle(StoredSample(**{**moved, "origin": self._origin(origin)}), tuple(copied))
+        self._settle(self._moved(sample, origin), tuple(copied))
+
+    def place(
+        self, sample: StoredSample, origin: Origin, chunks: Iterable[tuple[Chunk, bytearray]]
+    ) -> None:
+        """Stage a sample as another copy of the store has it: each chunk at its very offset.
+
+        ``chunks`` are those of the other copy with their verified bytes; one at a time is in memory.
+        """
+        placed = []
+        with self._writing():
+            for chunk, stored in chunks:
+                self._write(self._without_padding(sample, chunk.chunk, stored), chunk.offset)
+                placed.append(chunk)
+        self._settle(self._moved(sample, origin), tuple(placed))
+
+    def _moved(self, sample: StoredSample, origin: Origin) -> StoredSample:
+        """The sample as this journal has it, whose origins have numbers of their own."""
+        return dataclasses.replace(sample, origin=self._origin(origin))
 
     def fail(self, extent: Extent, key: str, failed: Failed, origin: Origin) -> None:
         """Settle a sample that cannot be had: it will be committed as absent, with its reason."""
