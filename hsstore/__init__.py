@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hsstore.errors import HsstoreError
+    from hsstore.integrity.copying.copy import copy_store
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
     from hsstore.model.capacity import Workload, plan_capacity
@@ -20,6 +21,7 @@ _HOMES = {
     "HsstoreError": "hsstore.errors",
     "Store": "hsstore.storage.store",
     "Workload": "hsstore.model.capacity",
+    "copy_store": "hsstore.integrity.copying.copy",
     "create": "hsstore.storage.create",
     "extend": "hsstore.storage.extend",
     "fsck": "hsstore.integrity.fsck",
@@ -32,6 +34,7 @@ __all__ = [
     "HsstoreError",
     "Store",
     "Workload",
+    "copy_store",
     "create",
     "extend",
     "fsck",

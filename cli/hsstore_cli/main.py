@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "Show what is in a store, a shard or a sample.",
     "fsck": "Check a store and name what is damaged; writes nothing.",
     "repair": "Mend a store; shows what it would do unless told to apply it.",
+    "copy": "Copy a store to another disk, or make another of a part of it.",
     "gc": "Show what a store has no need of, or remove it.",
     "demo": "Walk the whole path on a small model.",
 }

@@ -82,7 +82,7 @@ class Builder:
         pairs: Iterable[tuple[Extent, TokenisedSample]],
         progress: Progress,
     ) -> None:
-        """Write it; ``lengths`` are the tokens of all samples, which ``pairs`` are, each in its place.
+        """Write it; ``lengths`` are the tokens of all samples, ``pairs`` all samples in place.
 
         Raises OSError.
         """

@@ -74,9 +74,7 @@ def staging(
     block is kept whatever ends it. ``named`` is the writer that journal, manifest and marker name,
     where that is not the claim's: a copy bears the name of what it is a copy of.
     """
-    writer = open_stage(
-        store.filesystem, store.root, store.identity, version, claim, named=named
-    )
+    writer = open_stage(store.filesystem, store.root, store.identity, version, claim, named=named)
     try:
         yield writer
     except BaseException:

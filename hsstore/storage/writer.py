@@ -205,7 +205,7 @@ class ShardWriter:
     ) -> None:
         """Stage a sample as another copy of the store has it: each chunk at its very offset.
 
-        ``chunks`` are those of the other copy with their verified bytes; one at a time is in memory.
+        ``chunks`` are those of the other copy with their verified bytes.
         """
         placed = []
         with self._writing():
@@ -310,16 +310,26 @@ class ShardWriter:
         self._unsynced.append(sample.sample)
         self.sync_when_due()
 
+    def begin(self, origin: Origin) -> None:
+        """Have the journal name an origin, and with it the writer that the marker will name."""
+        self._origin(origin)
+
     def _origin(self, origin: Origin) -> int:
         known = self.journal.origin(origin)
-        if known is not None:
+        if known is not None and self._is_named():
             return known
         self.journal.origins.append(origin)
+        self.journal.writers.add(self.writer)
         version = self.version
         self._lines.append(
             header_line(self._identity.uuid, version.shard, version.generation, self.writer, origin)
         )
         return len(self.journal.origins) - 1
+
+    def _is_named(self) -> bool:
+        """Whether the folder or its journal tells by whose name a marker will call the writer."""
+        found = keys.read_stage(self.folder.name)
+        return self.writer in self.journal.writers or bool(found and found[1] == self.writer)
 
     # -- durability --------------------------------------------------------------------------------
 
