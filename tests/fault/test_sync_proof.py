@@ -21,6 +21,9 @@ from hsstore.testing.scenarios import (
     ADOPT,
     ADOPT_MANIFEST,
     CALIBRATE,
+    COPY,
+    COPY_AGAIN,
+    COPY_GROWN,
     CREATE,
     EXTEND,
     EXTEND_AND_FILL,
@@ -74,8 +77,8 @@ SYNCS = (
     # -- a new shard
     Sync("writer.ShardWriter.finish: stage/S.W/data", "must", EXTRACT, "I4", quick=True),
     Sync("writer.ShardWriter.finish: stage/S.W", "spare", EXTRACT, "synced when it was opened"),
-    Sync("commit._commit_new: stage/S.W/.S-S.W.json", "must", EXTRACT, "I1, the manifest"),
-    Sync("commit._commit_new: manifest", "must", EXTRACT, "I5", quick=True),
+    Sync("commit._publish_manifest: stage/S.W/.S-S.W.json", "must", EXTRACT, "I1, the manifest"),
+    Sync("commit._publish_manifest: manifest", "must", EXTRACT, "I5", quick=True),
     Sync("commit._commit_new: states.zarr/hidden_states", "must", EXTRACT, "I6"),
     Sync(f"commit._commit_new: {PLACE}", "must", EXTRACT, "I6"),
     Sync(f"commit._commit_new: {PLACE}/S", "must", EXTRACT, "I6"),
@@ -92,8 +95,8 @@ SYNCS = (
         "commit._commit_new: commit",
     ),
     # -- a replacement
-    Sync("commit.commit_replacement: stage/S.W/.S-S.W.json", "must", REPLACE, "I1, the manifest"),
-    Sync("commit.commit_replacement: manifest", "must", REPLACE, "I5, I11"),
+    Sync("commit._publish_manifest: stage/S.W/.S-S.W.json", "must", REPLACE, "I1, the manifest"),
+    Sync("commit._publish_manifest: manifest", "must", REPLACE, "I5, I11"),
     Sync("commit.commit_replacement: stage/S.W/.S-S.json", "must", REPLACE, "I1, the intent"),
     Sync("commit.commit_replacement: intent", "must", REPLACE, "I13", quick=True),
     Sync(
@@ -180,6 +183,19 @@ SYNCS = (
     Sync("calibrations.publish_calibration: calibration/*", "must", CALIBRATE, "I1"),
     Sync("calibrations.publish_calibration: calibration", "must", CALIBRATE, "section 19"),
     Sync("calibrations.publish_calibration: .", "must", CALIBRATE, "a store without that folder"),
+    # -- copying
+    Sync("twin.add_documents: calibration/*", "must", COPY_GROWN, "I1"),
+    Sync("twin.add_documents: calibration", "must", COPY_GROWN, "success, then gone"),
+    Sync("twin.add_documents: .", "spare", COPY_GROWN, "the copy was made with that folder"),
+    Sync("building.publish: ..", "must", COPY, "13.2: success, then gone"),
+    Sync("builder.StoreFiles.finish: [.ps]*", "must", COPY, "I17, the folders"),
+    Sync("builder.StoreFiles.write: plan/S/S.npz", "must", COPY, "I17"),
+    Sync("builder.StoreFiles.write: plan/S.json", "must", COPY, "13.2"),
+    Sync("writer.ShardWriter.finish: stage/S.W/data", "must", COPY, "I4"),
+    Sync(
+        "writer.ShardWriter.sync: stage/S.W/journal", "must", COPY_AGAIN, "13.4: whose file it is"
+    ),
+    Sync(f"commit._finish: {PLACE}/S/S", "must", COPY_AGAIN, "I13"),
     # -- repairing
     Sync("restore.Restorer._restore_folders: .", "must", RESTORE_FOLDER, "success, then gone"),
     Sync("array_files.write_chunk: plan/S/.S.npz", "must", REPAIR, "I1"),

@@ -199,8 +199,8 @@ class Cutter:
     def copy(self, shard: int, claim: Claim) -> None:
         """Fill a shard of the new store, which has none yet, and commit it.
 
-        Raises Damaged where a sample of the parent is not whole or not there; what is whole of the
-        others stays staged. Stopped, StorageFailed, ClaimedByAnother, OSError.
+        Raises Damaged where a sample of the parent is not whole, Stopped, StorageFailed,
+        ClaimedByAnother, OSError. What was journalled by then is kept.
         """
         made = self._made
         samples = made.samples.shard_samples(shard)

@@ -4,7 +4,6 @@ from hsstore.errors import StoreError
 from hsstore.integrity.copying.meter import Meter
 from hsstore.integrity.copying.proof import prove
 from hsstore.integrity.copying.version import (
-    Damaged,
     Stop,
     Version,
     opened_shard,
@@ -35,21 +34,16 @@ def copy_version(
 ) -> None:
     """Copy one generation of a shard, and commit it at the copy in the place of ``replaces``.
 
-    Raises Damaged where the source is not whole, and nothing of this shard is staged then; Stopped,
-    StorageFailed where the disk does not hold what it took, ClaimedByAnother, OSError. What was
-    journalled by then is kept.
+    Raises Damaged where the source is not whole, Stopped, StorageFailed where the disk does not
+    hold what it took, ClaimedByAnother, OSError. What was journalled by then is kept.
     """
     marker = version.marker
-    try:
-        with (
-            opened_shard(subject, marker.version.shard) as fd,
-            staging(copy, marker.version, claim, named=marker.writer) as writer,
-        ):
-            _Transfer(subject, version, fd, writer, meter, stop).run()
-            staged = writer.finish(copy.samples.shard_samples(marker.version.shard))
-    except Damaged:
-        copy.filesystem.remove_folder(copy.root / keys.stage(claim.shard, claim.writer))
-        raise
+    with (
+        opened_shard(subject, marker.version.shard) as fd,
+        staging(copy, marker.version, claim, named=marker.writer) as writer,
+    ):
+        _Transfer(subject, version, fd, writer, meter, stop).run()
+        staged = writer.finish(copy.samples.shard_samples(marker.version.shard))
     named = StagedShard(staged.folder, version.raw, marker)
     _refuse_other_file(staged, named)
     prove(copy, named, version.manifest)

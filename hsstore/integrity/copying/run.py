@@ -149,7 +149,11 @@ class Run(ABC):
             committed = take_over(store, claim)
             found = committed[0] if committed else None
             forward = None if found else roll_forward(store, claim, known=self.known(shard))
-            copied = self.copy(claim, found or (forward.version if forward else None))
+            try:
+                copied = self.copy(claim, found or (forward.version if forward else None))
+            except Damaged:
+                store.filesystem.remove_folder(store.root / keys.stage(shard, claim.writer))
+                raise
         if copied or forward:
             self.result.replaced += found is not None
             self.result.copied += found is None

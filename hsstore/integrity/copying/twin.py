@@ -121,7 +121,7 @@ class _Twin:
         except Trouble:
             self._leave_out(name)
         else:
-            self._files.write_chunk(ArrayChunk(name, raw, len(raw)))
+            self._files.write(name, raw)
 
 
 def _matrix(digests: list[bytes] | None, samples: int) -> NDArray[np.uint8]:
