@@ -375,9 +375,7 @@ def _create(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     witness.done = witness.now()
 
 
-def _copy(
-    folder: Path, filesystem: Filesystem, witness: Witness, codec: str | None = None
-) -> None:
+def _copy(folder: Path, filesystem: Filesystem, witness: Witness, codec: str | None = None) -> None:
     result = copy_store(_original_of(folder), store_in(folder), filesystem=filesystem,
                         progress=witness, min_free_bytes=0, codec=codec)  # fmt: skip
     if result.complete:

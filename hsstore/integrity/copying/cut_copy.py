@@ -34,9 +34,12 @@ class CutCopy(Run):
         """Say what stays behind: calibrations and waivers are of the parent."""
 
     def refuse_full(self, needed: int) -> None:
-        """OutOfSpace where it does not fit; how far states compress shows only once they are."""
-        if self._cut.codec == "none":
-            super().refuse_full(needed)
+        """OutOfSpace where it does not fit: how far states compress shows only once they are.
+
+        So of a compressed store one shard must fit before the first, and each when it is its turn.
+        """
+        compressed = self._cut.codec != "none"
+        super().refuse_full(min(needed, max(self._cut.shard_bytes())) if compressed else needed)
 
     @cached_property
     def _cutter(self) -> Cutter:
