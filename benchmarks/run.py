@@ -15,7 +15,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
-import fsck  # noqa: E402 - the checkout comes first, so that it is what is measured
+import copying  # noqa: E402 - the checkout comes first, so that it is what is measured
+import fsck  # noqa: E402
 import read  # noqa: E402
 import spool  # noqa: E402
 import write  # noqa: E402
@@ -55,6 +56,7 @@ def measured(folder: Path, samples: int, states: Path | None) -> list[dict[str, 
         results.append(spool.measure(folder, rows, samples, label=label))
         results.append(read.measure(folder, rows, samples, label=label))
         results.extend(fsck.measure(folder, rows, samples, label=label))
+        results.append(copying.measure(folder, rows, samples, label=label))
     return results
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hsstore.errors import HsstoreError
+    from hsstore.integrity.copying.copy import copy_store
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
     from hsstore.integrity.schedule import Scrub
@@ -22,6 +23,7 @@ _HOMES = {
     "Scrub": "hsstore.integrity.schedule",
     "Store": "hsstore.storage.store",
     "Workload": "hsstore.model.capacity",
+    "copy_store": "hsstore.integrity.copying.copy",
     "create": "hsstore.storage.create",
     "extend": "hsstore.storage.extend",
     "fsck": "hsstore.integrity.fsck",
@@ -35,6 +37,7 @@ __all__ = [
     "Scrub",
     "Store",
     "Workload",
+    "copy_store",
     "create",
     "extend",
     "fsck",

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hsstore.errors import OUT_OF_SPACE, HsstoreError, MalformedInput, OutOfSpace
+from hsstore.errors import OUT_OF_SPACE, HsstoreError, OutOfSpace
 from hsstore.model import commands
-from hsstore.model.assessment import parse_size
 from hsstore_cli import exit_codes, render
 from hsstore_cli.json_log import JsonLog
 from hsstore_cli.options import (
@@ -21,6 +20,7 @@ from hsstore_cli.options import (
     json_option,
     max_duration_option,
     shards_option,
+    size_option,
     store_argument,
 )
 from hsstore_cli.source_option import SourceOptions, open_source, source_options
@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from hsstore.model.source import HiddenStateSource
     from hsstore.storage.status import StoreStatus
     from hsstore.storage.store import Store
-
-
-def _size(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    typed: str | None,
-) -> int | None:
-    try:
-        return None if typed is None else parse_size(typed)
-    except MalformedInput as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
@@ -72,11 +61,9 @@ def _size(
     "each four shards. A source may answer in another order.",
 )
 @max_duration_option
-@click.option(
+@size_option(
     "--min-free",
-    metavar="SIZE",
-    callback=_size,
-    help="Leave so much of the disk free, 10GB or 10GiB say: before it is less, pause until there "
+    "Leave so much of the disk free, 10GB or 10GiB say: before it is less, pause until there "
     "is more, at most for --max-wait.  [default: 1 % of the disk, at most 1 GiB]",
 )
 @click.option(
@@ -242,7 +229,7 @@ def _told(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[Callable[[], bool]]:
+def stopping(after: str = "the samples in work") -> Iterator[Callable[[], bool]]:
     """Whether SIGINT or SIGTERM came; a second one raises KeyboardInterrupt, a third kills."""
     asked = False
 
@@ -253,7 +240,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
                 signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
         asked = True
-        click.echo("stopping after the samples in work; once more to stop at once", err=True)
+        click.echo(f"stopping after {after}; once more to stop at once", err=True)
 
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {each: signal.signal(each, ask) for each in signals}

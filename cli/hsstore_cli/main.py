@@ -23,6 +23,7 @@ COMMANDS = {
     "fsck": "Check a store and name what is damaged; writes nothing.",
     "fsck-merge": "Make one verdict of the reports of many checks.",
     "repair": "Mend a store; shows what it would do unless told to apply it.",
+    "copy": "Copy a store to another disk, or make another of a part of it.",
     "gc": "Show what a store has no need of, or remove it.",
     "demo": "Walk the whole path on a small model.",
 }

@@ -1,13 +1,17 @@
 """The options that commands share, and the kind of command that they all are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from hsstore.errors import MalformedInput
+from hsstore.model.assessment import parse_size
 from hsstore.model.capture import CODECS
 from hsstore_cli.exit_codes import ANY_COMMAND
+
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 
 class Command(click.Command):
@@ -53,6 +57,22 @@ def _shard_range(
     if not shards:
         raise click.BadParameter(f"{typed!r} is an empty range")
     return shards
+
+
+def _size(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    typed: str | None,
+) -> int | None:
+    try:
+        return None if typed is None else parse_size(typed)
+    except MalformedInput as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def size_option(name: str, text: str) -> Callable[[FC], FC]:
+    """An option that takes a number of bytes, as ``10GB`` or ``10GiB``."""
+    return click.option(name, metavar="SIZE", callback=_size, help=text)
 
 
 store_argument = click.argument("store", type=click.Path(path_type=Path))

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from hsstore.errors import OUT_OF_SPACE, OutOfSpace
 from hsstore.model.progress import Progress
 from hsstore.storage import ballast
-from hsstore.storage.space import available
+from hsstore.storage.space import available, usual_reserve
 from hsstore.storage.store import Store
 
 POLL_SECONDS = 0.5
 # Free space is no evidence on thin storage, nor under a quota: only trying again tells.
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
-LARGEST_DEFAULT_FREE, DEFAULT_FREE_PART = 1 << 30, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,7 @@ class Room:
     def _min_free(self) -> int:
         if self._policy is not None and self._policy.min_free_bytes is not None:
             return self._policy.min_free_bytes
-        total = available(self._root).total_bytes
-        return min(LARGEST_DEFAULT_FREE, total // DEFAULT_FREE_PART)
+        return usual_reserve(available(self._root))
 
     def _free(self) -> int:
         return available(self._root).available_bytes

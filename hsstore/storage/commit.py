@@ -19,6 +19,7 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.storage.claim import Claim
 from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.journal import read_journal
 from hsstore.storage.writer import StagedShard
 
 
@@ -87,7 +88,7 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
     claim.verify()
     if marker.version.shard in committed_versions(filesystem, root):
         raise overtaken(marker.version.shard)
-    filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+    _publish_manifest(filesystem, root, staged)
     target = root / keys.shard_file(marker.version.shard)
     filesystem.make_folders(target.parent, below=root)
     try:
@@ -103,6 +104,21 @@ def _commit_new(filesystem: Filesystem, root: Path, staged: StagedShard, claim: 
             raise overtaken(marker.version.shard) from None
         filesystem.sync_folder(root / keys.COMMIT)
     filesystem.remove_folder(within)
+
+
+def _publish_manifest(filesystem: Filesystem, root: Path, staged: StagedShard) -> None:
+    """Publish the manifest; an earlier attempt at the same copy may have done that."""
+    path = root / staged.marker.manifest_name
+    try:
+        filesystem.publish(path, staged.manifest, within=staged.folder)
+    except FileExistsError:
+        if filesystem.read(path) != staged.manifest:
+            raise InvalidDocument(
+                "another manifest has this name",
+                place=str(path),
+                remedy=f"run: {commands.hsstore('gc', root, '--apply')}",
+            ) from None
+        filesystem.sync_folder(path.parent)
 
 
 def commit_replacement(
@@ -126,7 +142,7 @@ def commit_replacement(
         committed = found[0] if found else None
         if committed != replaces or (committed is not None and marker.version <= committed):
             raise overtaken(marker.version.shard)
-        filesystem.publish(root / marker.manifest_name, staged.manifest, within=within)
+        _publish_manifest(filesystem, root, staged)
         intent = root / keys.intent(marker.version)
         try:
             filesystem.publish(intent, seal(marker.to_document(INTENT_KIND)), within=within)
@@ -270,10 +286,22 @@ def _stage_of(
 
 
 def _folders_of(filesystem: Filesystem, root: Path, marker: Marker) -> list[Path]:
-    """The staging folders of a marker's own writer: another's file may have the same index."""
-    wanted = (marker.version.shard, marker.writer)
-    names = filesystem.names(root / keys.STAGE)
-    return [root / keys.STAGE / name for name in names if keys.read_stage(name) == wanted]
+    """The staging folders of a marker's own writer: another's file may have the same index.
+
+    The folder of a copy has a name of its own, and its journal that of the writer.
+    """
+    folders = staged_folders(filesystem, root, marker.version.shard)
+    return [path for path in folders if marker.writer in _writers_of(filesystem, path)]
+
+
+def _writers_of(filesystem: Filesystem, folder: Path) -> set[str]:
+    """The writers that the name and the journal of a staging folder name."""
+    found = keys.read_stage(folder.name)
+    named = {found[1]} if found else set()
+    try:
+        return named | read_journal(filesystem.read(folder / keys.STAGED_JOURNAL)).writers
+    except FileNotFoundError:
+        return named
 
 
 def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:

@@ -3,47 +3,29 @@
 import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
-import numpy as np
-import xxhash
-
 from hsstore.errors import MalformedInput, StorageFailed
-from hsstore.model import keys
 from hsstore.model.capture import CODECS, ITEMSIZE, Capture, Layer, ModelIdentity, parse_layers
 from hsstore.model.document import seal, timestamp
 from hsstore.model.geometry import Extent, Geometry, choose_geometry, place
 from hsstore.model.identity import StoreIdentity
-from hsstore.model.plan import Plan, TokenFile, TokenFiles
 from hsstore.model.progress import Progress, Silent
-from hsstore.storage.array_files import write_chunk
+from hsstore.storage.builder import Builder, StoreFiles
 from hsstore.storage.building import building, free_target, publish
-from hsstore.storage.dataset_digest import DatasetDigest
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.model_files import read_dtype, read_model
-from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.store import Store
-from hsstore.storage.token_file import ShardTokens, encode, token_digest
 from hsstore.storage.tokenised import (
     TokenisedSample,
     changed,
     count_samples,
     file_state,
-    gather,
     read_samples,
-)
-from hsstore.storage.zarr_arrays import (
-    ArrayChunk,
-    metadata_documents,
-    shard_chunks,
-    table_chunks,
 )
 
 PathLike = str | os.PathLike[str]
-
-FIRST_GENERATION = 0
 
 
 def create(  # noqa: PLR0913 - what a store is made of
@@ -82,7 +64,7 @@ def create(  # noqa: PLR0913 - what a store is made of
         with building(target, seal(identity.to_document()), filesystem) as root:
             samples = read_samples(source, vocab_size=found.vocab_size)
             pairs = _matched(source, place(lengths, geometry), samples)
-            _Builder(filesystem, root, identity).build(lengths, pairs, progress)
+            Builder(StoreFiles(filesystem, root), identity).build(lengths, pairs, progress)
             if file_state(source) != state:
                 raise changed(source)
             publish(root, target, filesystem)
@@ -150,83 +132,6 @@ def _identity(
         shard_rows=geometry.shard_rows,
         codec=codec,
     )
-
-
-# -- what is written -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Builder:
-    """Writes everything but hsstore.json into the folder that becomes the store."""
-
-    filesystem: Filesystem
-    root: Path
-    identity: StoreIdentity
-    folders: set[Path] = field(default_factory=set)
-    files: list[TokenFile] = field(default_factory=list)
-    token_digests: list[bytes] = field(default_factory=list)
-    dataset: DatasetDigest = field(default_factory=DatasetDigest)
-
-    def build(
-        self,
-        lengths: list[int],
-        pairs: Iterator[tuple[Extent, TokenisedSample]],
-        progress: Progress,
-    ) -> None:
-        for name in keys.FOLDERS:
-            self._folder(self.root / name)
-        progress.start(sum(lengths), 0, "tok")
-        for shard, group in groupby(pairs, key=lambda pair: pair[0].shard):
-            tokens = gather(len(self.token_digests), [sample for _, sample in group])
-            self._shard(shard, tokens)
-            progress.advance(len(tokens.input_ids))
-        plan = self._plan(lengths)
-        for key, document in metadata_documents(self.identity, plan).items():
-            self._write(key, document)
-        self._write(keys.plan(FIRST_GENERATION), seal(plan.to_document()))
-        for folder in (*self.folders, self.root):
-            self.filesystem.sync_folder(folder)
-
-    def _shard(self, shard: int, tokens: ShardTokens) -> None:
-        self.dataset.update(tokens)
-        self.token_digests += [token_digest(ids) for _, ids, _ in tokens.samples()]
-        raw = encode(tokens)
-        self._write(keys.tokens(FIRST_GENERATION, shard), raw)
-        self.files.append(TokenFile(FIRST_GENERATION, xxhash.xxh3_128_hexdigest(raw)))
-        for chunk in shard_chunks(shard, tokens, self.identity.geometry):
-            self._write_chunk(chunk)
-
-    def _plan(self, lengths: list[int]) -> Plan:
-        """Write the sample arrays; the plan that sums everything up."""
-        extents = place(lengths, self.identity.geometry)
-        table = SampleTable.of(extents, self.identity.shard_rows)
-        digests = np.frombuffer(b"".join(self.token_digests), np.uint8).reshape(-1, 16)
-        for chunk in table_chunks(table.start, table.length, digests):
-            self._write_chunk(chunk)
-        return Plan(
-            store=self.identity.uuid,
-            generation=FIRST_GENERATION,
-            samples=len(lengths),
-            shards=len(self.files),
-            tokens=sum(lengths),
-            dataset=self.dataset.hexdigest(),
-            sample_table=table.digest(),
-            token_files=TokenFiles.of(self.files),
-        )
-
-    def _write(self, key: str, data: bytes) -> None:
-        self._folder((self.root / key).parent)
-        self.filesystem.write_new(self.root / key, data)
-
-    def _write_chunk(self, chunk: ArrayChunk) -> None:
-        path = self.root / chunk.key
-        self._folder(path.parent)
-        write_chunk(self.filesystem, path, chunk)
-
-    def _folder(self, path: Path) -> None:
-        if path not in self.folders:
-            self.filesystem.make_folders(path, below=self.root)
-            self.folders.add(path)
 
 
 def _matched(

@@ -35,11 +35,15 @@ HEADER, SAMPLE, FAILURE = "journal", "sample", "failure"
 
 @dataclass(slots=True)
 class Journal:
-    """The settled part of a journal: ``end`` is where its valid bytes stop."""
+    """The settled part of a journal: ``end`` is where its valid bytes stop.
+
+    ``writers`` are those that its header lines name.
+    """
 
     store: str | None = None
     shard: int | None = None
     generation: int | None = None
+    writers: set[str] = field(default_factory=set)
     origins: list[Origin] = field(default_factory=list)
     samples: dict[int, StoredSample] = field(default_factory=dict)
     chunks: dict[int, tuple[Chunk, ...]] = field(default_factory=dict)
@@ -108,6 +112,7 @@ def _apply(journal: Journal, document: Document) -> None:
         if journal.origins and place != (journal.store, journal.shard, journal.generation):
             raise InvalidDocument("a journal line of another shard")
         journal.store, journal.shard, journal.generation = place
+        journal.writers.add(own["writer"])
         journal.origins.append(Origin.from_document(own["origin"]))
     elif document["kind"] == FAILURE:
         journal.forget(own["sample"])

@@ -26,9 +26,10 @@ from hsstore.storage.writer import chunks_are_whole
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
-def roll_forward(store: Store, claim: Claim) -> Marker | None:
+def roll_forward(store: Store, claim: Claim, *, known: Marker | None = None) -> Marker | None:
     """Commit the shard file that is in place, if a manifest proves every byte of it.
 
+    If it is the manifest that ``known`` names, the marker of another copy, that is published.
     Otherwise what is in place, if anything, is kept in quarantine/ and None is returned; a plain
     file stays in place too, for a commit to replace. ClaimedByAnother where the claim was lost.
     OSError where the file or a manifest cannot be read: that proves nothing.
@@ -37,8 +38,11 @@ def roll_forward(store: Store, claim: Claim) -> Marker | None:
     if not store.filesystem.exists(path):
         return None
     for manifest, raw in valid_manifests(store, claim.shard, unreadable=_ABSENT):
-        if _is_whole(store, path, manifest):
-            return _publish(store, manifest, raw, claim)
+        if is_whole(store, path, manifest):
+            marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
+            if known and known.manifest_xxh3_128 == marker.manifest_xxh3_128:
+                marker = known
+            return _publish(store, marker, claim)
     _set_aside(store, claim, path)
     return None
 
@@ -46,7 +50,7 @@ def roll_forward(store: Store, claim: Claim) -> Marker | None:
 def provable(store: Store, shard: int) -> Manifest | None:
     """The manifest that proves the shard file in place, if there is one; nothing is written."""
     path = store.root / keys.shard_file(shard)
-    found = (m for m, _ in valid_manifests(store, shard) if _is_whole(store, path, m))
+    found = (m for m, _ in valid_manifests(store, shard) if is_whole(store, path, m))
     return next(found, None)
 
 
@@ -71,7 +75,8 @@ def valid_manifests(
     return sorted(found, key=lambda f: f[0].version, reverse=True)
 
 
-def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
+def is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
+    """Whether a shard file, read past the page cache, is what a manifest says. Raises OSError."""
     filesystem, geometry = store.filesystem, store.identity.geometry
     try:
         with filesystem.opened(path) as fd:
@@ -87,10 +92,9 @@ def _is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
         return False
 
 
-def _publish(store: Store, manifest: Manifest, raw: bytes, claim: Claim) -> Marker:
-    marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
+def _publish(store: Store, marker: Marker, claim: Claim) -> Marker:
     # Who linked them may have been killed before these syncs.
-    path = store.root / keys.shard_file(manifest.version.shard)
+    path = store.root / keys.shard_file(marker.version.shard)
     store.filesystem.make_folders(path.parent, below=store.root)
     store.filesystem.sync_folder(path.parent)
     store.filesystem.sync_folder(store.root / keys.MANIFEST)

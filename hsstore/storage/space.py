@@ -11,6 +11,7 @@ from hsstore.errors import MalformedInput
 
 # POSIX counts st_blocks in these, whatever the filesystem's own blocks are.
 STATUS_BLOCK_BYTES = 512
+LARGEST_RESERVE, RESERVE_PART = 1 << 30, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ def available(path: Path) -> Space:
         available_bytes=found.f_bavail * found.f_frsize,
         available_inodes=found.f_favail if found.f_files else None,
     )
+
+
+def usual_reserve(space: Space) -> int:
+    """The bytes that a command leaves free where it is not told otherwise: 1 %, at most 1 GiB."""
+    return min(LARGEST_RESERVE, space.total_bytes // RESERVE_PART)
 
 
 def reclaimable(paths: Sequence[Path], device: int) -> Reclaimable:

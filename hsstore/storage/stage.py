@@ -65,13 +65,16 @@ def earlier_folders(filesystem: Filesystem, root: Path, claim: Claim) -> list[Pa
 
 
 @contextlib.contextmanager
-def staging(store: Store, version: ShardVersion, claim: Claim) -> Iterator[ShardWriter]:
+def staging(
+    store: Store, version: ShardVersion, claim: Claim, *, named: str | None = None
+) -> Iterator[ShardWriter]:
     """A writer over the claim holder's staging folder, for a with block, after ``take_over``.
 
     Journalled work of predecessors on the same generation is kept, and what is journalled in the
-    block is kept whatever ends it.
+    block is kept whatever ends it. ``named`` is the writer that journal, manifest and marker name,
+    where that is not the claim's: a copy bears the name of what it is a copy of.
     """
-    writer = open_stage(store.filesystem, store.root, store.identity, version, claim)
+    writer = open_stage(store.filesystem, store.root, store.identity, version, claim, named=named)
     try:
         yield writer
     except BaseException:
@@ -84,7 +87,13 @@ def staging(store: Store, version: ShardVersion, claim: Claim) -> Iterator[Shard
 
 
 def open_stage(
-    filesystem: Filesystem, root: Path, identity: StoreIdentity, version: ShardVersion, claim: Claim
+    filesystem: Filesystem,
+    root: Path,
+    identity: StoreIdentity,
+    version: ShardVersion,
+    claim: Claim,
+    *,
+    named: str | None = None,
 ) -> ShardWriter:
     """The writer of ``staging``, to be closed by the caller."""
     folder = root / keys.stage(version.shard, claim.writer)
@@ -96,7 +105,7 @@ def open_stage(
     filesystem.make_folder(folder)
     filesystem.replace(folder / keys.STAGED_HOLDER, claim.document)
     filesystem.sync_folder(root / keys.STAGE)
-    writer = ShardWriter(filesystem, folder, identity, version, claim.writer)
+    writer = ShardWriter(filesystem, folder, identity, version, named or claim.writer)
     try:
         writer.verify_journalled()
         for path in earlier_folders(filesystem, root, claim):

@@ -5,6 +5,7 @@ hashes it, so one sample at a time is in memory and the disk sets the pace.
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import time
@@ -207,8 +208,25 @@ class ShardWriter:
                 offset = self._offset(number, len(stored))
                 self._write(self._without_padding(sample, number, stored), offset)
                 copied.append(Chunk(number, offset, len(stored), digest.chunk_digest(stored)))
-        moved = {name: getattr(sample, name) for name in StoredSample.__slots__}
-        self._settle(StoredSample(**{**moved, "origin": self._origin(origin)}), tuple(copied))
+        self._settle(self._moved(sample, origin), tuple(copied))
+
+    def place(
+        self, sample: StoredSample, origin: Origin, chunks: Iterable[tuple[Chunk, bytearray]]
+    ) -> None:
+        """Stage a sample as another copy of the store has it: each chunk at its very offset.
+
+        ``chunks`` are those of the other copy with their verified bytes.
+        """
+        placed = []
+        with self._writing():
+            for chunk, stored in chunks:
+                self._write(self._without_padding(sample, chunk.chunk, stored), chunk.offset)
+                placed.append(chunk)
+        self._settle(self._moved(sample, origin), tuple(placed))
+
+    def _moved(self, sample: StoredSample, origin: Origin) -> StoredSample:
+        """The sample as this journal has it, whose origins have numbers of their own."""
+        return dataclasses.replace(sample, origin=self._origin(origin))
 
     def fail(self, extent: Extent, key: str, failed: Failed, origin: Origin) -> None:
         """Settle a sample that cannot be had: it will be committed as absent, with its reason."""
@@ -304,16 +322,26 @@ class ShardWriter:
         self._unsynced.append(sample.sample)
         self.sync_when_due()
 
+    def begin(self, origin: Origin) -> None:
+        """Have the journal name an origin, and with it the writer that the marker will name."""
+        self._origin(origin)
+
     def _origin(self, origin: Origin) -> int:
         known = self.journal.origin(origin)
-        if known is not None:
+        if known is not None and self._is_named():
             return known
         self.journal.origins.append(origin)
+        self.journal.writers.add(self.writer)
         version = self.version
         self._lines.append(
             header_line(self._identity.uuid, version.shard, version.generation, self.writer, origin)
         )
         return len(self.journal.origins) - 1
+
+    def _is_named(self) -> bool:
+        """Whether the folder or its journal tells by whose name a marker will call the writer."""
+        found = keys.read_stage(self.folder.name)
+        return self.writer in self.journal.writers or bool(found and found[1] == self.writer)
 
     # -- durability --------------------------------------------------------------------------------
 

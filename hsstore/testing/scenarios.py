@@ -18,6 +18,7 @@ import numpy as np
 
 from hsstore.errors import SampleAbsent, SampleDamaged, StoreExists
 from hsstore.extraction.extractor import extract
+from hsstore.integrity.copying.copy import copy_store
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.head_documents import give_back_documents
 from hsstore.integrity.repair import repair
@@ -316,6 +317,33 @@ def _strewn(folder: Path, codec: str) -> None:
     litter(Store.open(store_in(folder)), ("superseded", "staged", "orphan-manifests", "growths"))
 
 
+def _original_of(folder: Path) -> Path:
+    """The store that a scenario copies; nobody disturbs it."""
+    return folder.parent / "original"
+
+
+def _uncopied(folder: Path, codec: str) -> None:
+    """A filled store, and nothing at the destination."""
+    fill(empty_store(_original_of(folder), LENGTHS, codec=codec))
+
+
+def _outdated(folder: Path, codec: str) -> None:
+    """A copy of a store whose first shard was replaced since."""
+    lacking = {key_of(0): "not yet"}
+    original = fill(empty_store(_original_of(folder), LENGTHS, codec=codec), failing=lacking)
+    copy_store(original, store_in(folder), min_free_bytes=0)
+    replace(original, 0)
+
+
+def _outgrown(folder: Path, codec: str) -> None:
+    """A copy of a store that was extended and filled since, and calibrated."""
+    _uncopied(folder, codec)
+    original = Store.open(_original_of(folder))
+    copy_store(original, store_in(folder), min_free_bytes=0)
+    publish_calibration(original, calibration(original))
+    fill(grown(original, MORE))
+
+
 # -- work ------------------------------------------------------------------------------------------
 
 
@@ -393,6 +421,19 @@ def _create(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
         create(store_in(folder), dataset, model, (1, "final"), "bfloat16",
                filesystem=filesystem, **options)  # fmt: skip
     witness.done = witness.now()
+
+
+def _copy(folder: Path, filesystem: Filesystem, witness: Witness, codec: str | None = None) -> None:
+    result = copy_store(_original_of(folder), store_in(folder), filesystem=filesystem,
+                        progress=witness, min_free_bytes=0, codec=codec)  # fmt: skip
+    if result.complete:
+        witness.done = witness.now()
+
+
+def _encode(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+    """Copy with the other codec."""
+    plain = Store.open(_original_of(folder)).identity.codec == "none"
+    _copy(folder, filesystem, witness, codec="blosc-zstd" if plain else "none")
 
 
 def _calibrate(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
@@ -481,6 +522,10 @@ def _second_plan(folder: Path) -> bool:
     return Store.open(store_in(folder)).plan.generation == 1
 
 
+def _there_and_committed(folder: Path) -> bool:
+    return _there(folder) and _all_committed(folder)
+
+
 def _sound(folder: Path) -> bool:
     return not [found for found in fsck(store_in(folder), threads=1) if found.severity == "error"]
 
@@ -541,12 +586,46 @@ def _grown(folder: Path) -> object:
 
 
 def _created(folder: Path) -> object:
-    if left := [path.name for path in folder.iterdir() if path.name.startswith(".")]:
-        raise Litter(f"left behind: {', '.join(left)}")
+    _alone(folder)
     root, kinds = store_in(folder), {found.kind for found in fsck(store_in(folder), threads=1)}
     plan = Store.open(root).plan
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
     return kinds, plan.dataset, plan.sample_table, plan.token_files, names
+
+
+def _alone(folder: Path) -> None:
+    """Litter where something is left beside the store."""
+    if left := [path.name for path in folder.iterdir() if path.name.startswith(".")]:
+        raise Litter(f"left behind: {', '.join(left)}")
+
+
+def _encoded(folder: Path) -> object:
+    _alone(folder)
+    return _complete(folder), _arrays_but_metadata(folder)
+
+
+def _same(folder: Path) -> object:
+    """All files of the copy are those of the original; there is no other file."""
+    _alone(folder)
+    # A temporary name of a calibration that could not be removed is for gc.
+    left = [n for n in leftovers(store_in(folder)) if Path(n).parts[0] != keys.CALIBRATION]
+    if left:
+        raise Litter(f"left behind: {', '.join(left)}")
+    copied, original = (
+        {
+            path.relative_to(root): path.read_bytes()
+            for path in root.rglob("[!.]*")
+            if path.is_file()
+        }
+        for root in (store_in(folder), _original_of(folder))
+    )
+    assert copied == original  # noqa: S101
+    return assert_exact(store_in(folder))
+
+
+def _arrays_but_metadata(folder: Path) -> dict[str, bytes]:
+    found = _arrays(folder)
+    return {name: found[name] for name in found if not name.endswith("zarr.json")}
 
 
 def _arrays(folder: Path) -> dict[str, bytes]:
@@ -622,9 +701,18 @@ GIVE_BACK = Scenario("give back", _beheaded, _give_back, _anything, _opens, _giv
 REBUILD_PLAN = Scenario("rebuild a plan", _unchained, _repair, _exact, _chained, _mended)
 WAIVE = Scenario("waive", _folderless, _waive, _others_there, _waived, _accepted)
 WAIVE_AGAIN = Scenario("waive again", _waived_in_vain, _waive, _others_there, _waived, _accepted)
+COPY = Scenario("copy", _uncopied, _copy, _exact_if_there, _there_and_committed, _same)
+COPY_AGAIN = Scenario("copy again", _outdated, _copy, _old_or_new, _second_generation, _same)
+COPY_GROWN = Scenario(
+    "copy a growth", _outgrown, _copy, _planned,
+    lambda f: _all_committed(f) and bool(_calibrations(f)), _same,
+)  # fmt: skip
+ENCODE = Scenario(
+    "copy with another codec", _uncopied, _encode, _exact_if_there, _there_and_committed, _encoded
+)
 
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
     EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
-    CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN,
+    CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN, COPY, COPY_AGAIN, COPY_GROWN, ENCODE,
 )  # fmt: skip
