@@ -37,7 +37,7 @@ def measure(folder: Path, states: States, samples: int, *, label: str) -> dict[s
 
     def checked() -> None:
         plain()
-        clean(copy)
+        clean(copy, "data")
 
     def verified() -> None:
         if not copy_store(store, copy).complete:
