@@ -164,7 +164,7 @@ class Rotten(Filesystem):
             self.times -= 1
             if self._code is not None:
                 raise OSError(self._code, os.strerror(self._code), str(path))
-            memoryview(into).cast("B")[0] ^= 1  # type: ignore[index]
+            memoryview(into).cast("B")[0] ^= 1
         return count
 
 
