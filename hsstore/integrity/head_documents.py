@@ -93,7 +93,8 @@ class _Lost:
         raw = lost._read(keys.IDENTITY)
         if raw is not None:
             with lost._noting(keys.IDENTITY):
-                lost.identity = StoreIdentity.from_document(unseal(raw, STORE_KIND))
+                place = str(root / keys.IDENTITY)
+                lost.identity = StoreIdentity.from_document(unseal(raw, STORE_KIND, place=place))
         if lost.identity is None and not lost.uuids():
             raise NotAStore(
                 "no hsstore store here",
