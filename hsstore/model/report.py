@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from hsstore.errors import MalformedInput
+from hsstore.model.audit import AuditCounts, audit_member
 from hsstore.model.commands import SERVER, SPOOL, TRANSFORMERS
 from hsstore.model.document import (
     Check,
@@ -236,7 +237,10 @@ def _summary(line: dict[str, Any], seal: str) -> Summary:
     _Problems.of(line, SUMMARY)
     if line["seal"] != seal:
         raise _Problems([Problem("seal", "digest", "it is not that of the lines before it")])
-    return Summary(**{name: line[name] for name in Summary.__slots__ if name in line})
+    values = {name: line[name] for name in Summary.__slots__ if name in line}
+    if values.get("audit") is not None:
+        values["audit"] = AuditCounts.from_json(values["audit"])
+    return Summary(**values)
 
 
 def _sized(check: Check, length: int) -> Check:
@@ -299,5 +303,6 @@ SUMMARY: dict[str, Check] = {
     "bytes_checked": integer(),
     "unverified": integer(),
     "findings": record({"error": integer(), "warning": integer(), "note": integer()}),
+    "audit": optional(audit_member),
     "seal": hexadecimal(32),
 }
