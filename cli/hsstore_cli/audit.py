@@ -97,9 +97,10 @@ def audit_lines(counts: AuditCounts) -> list[str]:
     if counts.audited == counts.population:
         lines.append("that is all of them")
     elif counts.audited:
+        bound = _rounded_up(counts.wrong_share_at_most)
         lines.append(
-            f"with {CONFIDENCE:.0%} confidence, at most {_rounded_up(counts.wrong_share_at_most)} "
-            f"of the samples are wrong; --seed {counts.seed} draws the same ones"
+            f"with {CONFIDENCE * 100:.0f} % confidence, at most {bound} of the samples are wrong; "
+            f"--seed {counts.seed} draws the same ones"
         )
     return lines
 

@@ -9,9 +9,12 @@ import pytest
 
 from hsstore.demo.corpus import samples
 from hsstore.demo.model import build_model
+from hsstore.extraction.transformers_source import TransformersSource
 from hsstore.model import keys
+from hsstore.model.source import Failed, Request
 from hsstore.storage.store import Store
 from hsstore.testing import damage
+from hsstore.testing.fake_sglang import FakeSGLang
 from hsstore.testing.falsities import falsify, swapped
 from hsstore.testing.stores import filled_store
 from hsstore_cli.main import main
@@ -57,7 +60,7 @@ def test_an_exact_audit_says_what_it_means(
     lines = capsys.readouterr().out.splitlines()
     assert "audited 3 of 8 samples: 3 exact, 0 within noise, 0 wrong" in lines
     assert (
-        "with 95% confidence, at most 64 % of the samples are wrong; --seed 7 draws the same ones"
+        "with 95 % confidence, at most 64 % of the samples are wrong; --seed 7 draws the same ones"
     ) in lines
 
 
@@ -118,13 +121,38 @@ def test_an_unreachable_server_ends_with_8(root: Path, capsys: pytest.CaptureFix
 
 
 def test_a_sample_that_cannot_be_computed_ends_with_32(
-    tmp_path: Path, demo_model: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Args, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = tmp_path / "dataset.jsonl"
-    dataset.write_text(json.dumps({"id": "a", "input_ids": [1, 2, 3]}) + "\n")
-    root = filled_store(tmp_path / "lost").root
-    assert main(["fsck", str(root), "--audit", "1", "--source", f"transformers:{demo_model}"]) == 8
-    capsys.readouterr()
+    def refused(_: TransformersSource, request: Request) -> Failed:
+        return Failed(request.sample, "too-long", "the model takes 3 tokens")
+
+    monkeypatch.setattr(TransformersSource, "_refusal", refused)
+    assert main(arguments("--audit", "2")) == 32
+    lines = capsys.readouterr().out.splitlines()
+    assert "warning audit-failed: too-long: the model takes 3 tokens" in lines
+    assert lines[-1] == (
+        "audited 0 of 8 samples: 0 exact, 0 within noise, 0 wrong, 2 that could not be computed"
+    )
+
+
+def test_a_server_is_asked_one_by_one_and_its_calibration_is_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[bool] = []
+
+    def make(*_: object, spool: bool, recording: bool) -> object:
+        recorded.append(spool and recording)
+        return lambda _ask, _facts: None
+
+    monkeypatch.setattr("hsstore.extraction.sglang.calibration.make_calibrator", make)
+    store, spool = filled_store(tmp_path / "store"), tmp_path / "spool"
+    spool.mkdir()
+    with FakeSGLang(store.identity, spool=spool, seconds=0.01) as server:
+        served = ["--server", server.url, "--spool", str(spool)]
+        assert main(["fsck", str(store.root), "--level", "quick", "--audit", "5", *served]) == 0
+    assert "audited 5 of 12 samples: 5 exact" in capsys.readouterr().out
+    assert (server.peak, recorded) == (1, [False])
+    assert not any(path.suffix == ".states" for path in spool.iterdir())
 
 
 @pytest.mark.parametrize(

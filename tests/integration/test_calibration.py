@@ -114,6 +114,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, demo_model: Path) -> S
 # -- what is right passes, and is recorded ---------------------------------------------------------
 
 
+def test_without_recording_a_server_is_proved_and_the_store_left_as_it_is(
+    store: Store, demo_model: Path, other_model: Path
+) -> None:
+    notes: list[str] = []
+    reference = str(demo_model)
+    prove = make_calibrator(store, reference, notes.append, spool=True, recording=False)
+    prove(Server(demo_model, store).ask, Facts())
+    assert "layers and norm are those of transformers" in notes[0]
+    assert not (store.root / keys.CALIBRATION).exists()
+    with pytest.raises(IdentityMismatch, match="other weights"):
+        prove(Server(other_model, store).ask, Facts())
+
+
 def test_the_right_server_passes_by_reference(store: Store, demo_model: Path) -> None:
     notes: list[str] = []
     calibrate(Server(demo_model, store), str(demo_model), notes)

@@ -144,6 +144,7 @@ class Audit:
             if self._stop():
                 return
             aside += self._untold(self._verified.examine(shard, sample))
+            self.summary.bytes_checked += self._verified.case(sample).bytes_checked
             if self._verified.is_lost(sample):
                 self.counts.damaged += 1
             elif (request := self._verified.request(shard, sample)) is None:
