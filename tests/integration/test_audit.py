@@ -139,7 +139,8 @@ def _not_finite(values: States) -> States:
 
 def _akin(values: States) -> States:
     noise = np.random.default_rng(0).standard_normal(values.shape, np.float32)
-    return values + np.abs(values).mean(-1, keepdims=True) * noise / 2
+    changed: States = values + np.abs(values).mean(-1, keepdims=True) * noise / 2
+    return changed
 
 
 LAYERS_SWAPPED = "layer 1: the state of layer 3; layer 3: the state of layer 1"

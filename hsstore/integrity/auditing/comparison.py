@@ -1,7 +1,7 @@
 """How far stored states are from those computed again, layer by layer, and whether noise does that.
 
 What noise can do was measured on a small random model and on SmolLM2-135M, between batches, two
-implementations of attention, and SGLang and transformers: docs/decisions/0013.
+implementations of attention, and SGLang and transformers.
 """
 
 from dataclasses import dataclass
