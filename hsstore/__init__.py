@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from hsstore.errors import HsstoreError
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
+    from hsstore.integrity.schedule import Scrub
     from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
     from hsstore.storage.extend import extend
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "HiddenStateDataset": "hsstore.training.dataset",
     "HsstoreError": "hsstore.errors",
+    "Scrub": "hsstore.integrity.schedule",
     "Store": "hsstore.storage.store",
     "Workload": "hsstore.model.capacity",
     "create": "hsstore.storage.create",
@@ -30,6 +32,7 @@ _HOMES = {
 __all__ = [
     "HiddenStateDataset",
     "HsstoreError",
+    "Scrub",
     "Store",
     "Workload",
     "create",

@@ -15,6 +15,12 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _verdicts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands that tests type keep what they remember to the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small model for byte tokens that transformers loads."""

@@ -3,17 +3,17 @@
 import contextlib
 import functools
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hsstore.model.audit import CONFIDENCE, AuditCounts
-from hsstore.model.finding import Finding
 from hsstore_cli.source_option import SourceOptions, open_source, refuse_unfit, source_options
 
 if TYPE_CHECKING:
+    from hsstore.integrity.auditing.audit import Audit
     from hsstore.integrity.fsck import Fsck, Unopened
     from hsstore.model.progress import Progress
 
@@ -65,8 +65,8 @@ def audited(
     options: AuditOptions,
     progress: "Progress",
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Iterable[Finding]]:
-    """The findings of a run of fsck, and of the audit after it, if one was asked for.
+) -> Iterator["Fsck | Unopened | Audit"]:
+    """A run of fsck to iterate over, with an audit after it if one was asked for.
 
     What computes is opened first: it would be a pity to learn hours later that it cannot.
     """

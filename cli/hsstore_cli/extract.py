@@ -16,7 +16,13 @@ from hsstore.model import commands
 from hsstore.model.assessment import parse_size
 from hsstore_cli import exit_codes, render
 from hsstore_cli.json_log import JsonLog
-from hsstore_cli.options import Command, json_option, shards_option, store_argument
+from hsstore_cli.options import (
+    Command,
+    json_option,
+    max_duration_option,
+    shards_option,
+    store_argument,
+)
 from hsstore_cli.source_option import SourceOptions, open_source, source_options
 
 if TYPE_CHECKING:
@@ -65,12 +71,7 @@ def _size(
     help="What is asked for first: as in the dataset, or the shortest or the longest samples of "
     "each four shards. A source may answer in another order.",
 )
-@click.option(
-    "--max-duration",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Stop in good order after this time.",
-)
+@max_duration_option
 @click.option(
     "--min-free",
     metavar="SIZE",

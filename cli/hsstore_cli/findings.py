@@ -18,7 +18,13 @@ def finding_lines(finding: Finding) -> list[str]:
     lines += [f"  {', '.join(where)}"] if where else []
     lines += [f"  samples: {sample_list(finding.samples)}"] if finding.samples else []
     lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
-    return lines
+    return [_printable(line) for line in lines]
+
+
+def _printable(line: str) -> str:
+    """What a terminal would obey is escaped: names and reports may hold anything."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return "".join(shown)
 
 
 def sample_list(keys: Sequence[str]) -> str:

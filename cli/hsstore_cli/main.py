@@ -21,6 +21,7 @@ COMMANDS = {
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",
     "fsck": "Check a store and name what is damaged; writes nothing.",
+    "fsck-merge": "Make one verdict of the reports of many checks.",
     "repair": "Mend a store; shows what it would do unless told to apply it.",
     "gc": "Show what a store has no need of, or remove it.",
     "demo": "Walk the whole path on a small model.",

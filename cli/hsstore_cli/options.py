@@ -75,3 +75,10 @@ shards_option = click.option(
     callback=_shard_range,
     help="Only these shards, both ends included.",
 )
+
+max_duration_option = click.option(
+    "--max-duration",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop in good order after this time.",
+)

@@ -123,7 +123,11 @@ class Bar:
 
         self.__exit__(None, None, None)
         self._bar = tqdm(
-            total=total, initial=done, unit=f" {unit}", unit_scale=True, dynamic_ncols=True
+            total=total,
+            initial=done,
+            unit="B" if unit == "bytes" else f" {unit}",
+            unit_scale=True,
+            dynamic_ncols=True,
         )
 
     def advance(self, units: int) -> None:
@@ -199,8 +203,12 @@ class Lines:
         done = f"{self._done} of {self._total} {self._unit} ({share:.1%})"
         if self._figures is not None:
             return f"{done}, {self._looks.text(self._figures)}"
+        # Of what this run did itself: what was done before says nothing of what is left.
         rate = (self._done - self._before) / elapsed
         left = duration((self._total - self._done) / rate) if rate else "unknown time"
+        if self._unit == "bytes":
+            of = f"{short_size(self._done)} of {short_size(self._total)}"
+            return f"{of} ({share:.1%}), {short_size(rate)}/s, {left} left"
         return f"{done}, {rate:.3g} {self._unit}/s, {left} left"
 
 

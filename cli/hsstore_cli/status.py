@@ -1,13 +1,21 @@
 """``hsstore status``: how far a store is."""
 
 import dataclasses
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hsstore.model import commands
 from hsstore_cli import exit_codes, render
 from hsstore_cli.options import Command, json_option, store_argument
+from hsstore_cli.scrub_options import state_folder, state_option
+
+if TYPE_CHECKING:
+    from hsstore.integrity.coverage import Coverage
+    from hsstore.storage.store import Store
 
 SHOWN = 10
 
@@ -18,24 +26,26 @@ SHOWN = 10
     exits={exit_codes.OK: "the store could be read, however far it is"},
 )
 @store_argument
+@state_option
 @json_option
-def command(store: Path, *, as_json: bool) -> None:
-    """Say how far STORE is: what is committed, staged, missing and absent.
+def command(store: Path, state: Path | None, *, as_json: bool) -> None:
+    """Say how far STORE is: what is committed, staged, missing and absent, and verified when.
 
-    Reads markers and journals, never the states themselves.
+    Reads markers and journals, never the states themselves; and what hsstore fsck remembers.
     """
     # Reading a store costs numpy, which the help does not need.
     from hsstore.storage.status import status  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
     opened = Store.open(store)
-    found = status(opened)
+    found, covered = status(opened), _coverage(opened, state)
     if as_json:
         render.emit_json(
             {
                 **dataclasses.asdict(found),
                 "complete": found.complete,
                 "seconds_left": found.seconds_left,
+                "coverage": covered and {**dataclasses.asdict(covered), "share": covered.share},
             }
         )
         return
@@ -56,6 +66,8 @@ def command(store: Path, *, as_json: bool) -> None:
     if found.tokens_per_second is not None and found.seconds_left is not None:
         left = f", {render.duration(found.seconds_left)} left" if found.seconds_left else ""
         lines.append(("pace", f"{found.tokens_per_second:.3g} tok/s{left}"))
+    if covered is not None:
+        lines.append(("verified", "; ".join(coverage_words(covered))))
     if found.shards_unreadable:
         lines.append(("unreadable", f"markers of shards {_numbers(found.shards_unreadable)}"))
     for name, value in lines:
@@ -64,6 +76,40 @@ def command(store: Path, *, as_json: bool) -> None:
         click.echo(f"next: {commands.hsstore('fsck', store)}")
     elif found.samples_missing or found.samples_staged:
         click.echo(f"next: {commands.extract(store, source=opened.source_words())}")
+
+
+def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
+    """What is remembered of checks; None where there is no place for it."""
+    from hsstore.integrity.coverage import coverage  # noqa: PLC0415 - numpy, as above
+    from hsstore.integrity.state import State  # noqa: PLC0415 - numpy, as above
+
+    def note(text: str) -> None:
+        click.echo(text, err=True)
+
+    folder = state_folder(typed, note)
+    if folder is None:
+        return None
+    return coverage(store, State(folder, store.identity.uuid, note).known, now=time.time())
+
+
+def coverage_words(covered: "Coverage") -> Iterator[str]:
+    """How much was verified when, and what was not."""
+    days = covered.within_seconds // 86400
+    # Rounded down: 100 % is all of them.
+    share = int(covered.share * 1000) / 10
+    yield (
+        f"within {days} days at level {covered.level}: {share:g} % of the committed shards "
+        f"({covered.verified} of {covered.shards})"
+    )
+    for count, words in (
+        (covered.older, "longer ago"),
+        (covered.never, "never"),
+        (covered.unsound, "with findings"),
+    ):
+        if count:
+            yield f"{count} {words}"
+    if covered.oldest:
+        yield f"oldest {covered.oldest}"
 
 
 def _where(shards: tuple[int, ...]) -> str:

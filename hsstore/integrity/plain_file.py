@@ -9,6 +9,9 @@ from typing import Literal
 
 from hsstore.storage.filesystem import Filesystem
 
+# All files of a folder of the format, or of an array, lie within so many.
+SHARED_DEPTH = 3
+
 State = Literal["missing", "damaged", "unreadable"]
 
 
@@ -21,23 +24,51 @@ class Trouble(Exception):
         self.detail = detail
 
 
-def plain_status(filesystem: Filesystem, root: Path, name: str) -> os.stat_result:
+class RealFolders:
+    """Folders that many files lie in, and were seen to be real: not asked again by one run."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, Path] = {}
+
+    def path(self, filesystem: Filesystem, root: Path, folder: str) -> Path:
+        """The folder, or Trouble where it is none. Raises OSError."""
+        path = self._known.get(folder)
+        if path is None:
+            path = self._known[folder] = _below(filesystem, root, root, folder)
+        return path
+
+
+def plain_status(
+    filesystem: Filesystem, root: Path, name: str, folders: RealFolders | None = None
+) -> os.stat_result:
     """The status of a plain file that is reached through real folders only, or Trouble."""
-    path = root
+    *within, file = name.split("/")
+    shared, own = "/".join(within[:SHARED_DEPTH]), "/".join(within[SHARED_DEPTH:])
     with translated():
-        for part in Path(name).parts:
-            path /= part
-            status = filesystem.status(path)
-            if path == root / name and stat.S_ISREG(status.st_mode):
-                return status
-            if path == root / name or not stat.S_ISDIR(status.st_mode):
-                raise Trouble("damaged", f"{path.relative_to(root)} is {_what(status.st_mode)}")
-    raise Trouble("missing", "no name")
+        path = (folders or RealFolders()).path(filesystem, root, shared)
+        status = filesystem.status(_below(filesystem, root, path, own) / file)
+    if not stat.S_ISREG(status.st_mode):
+        raise Trouble("damaged", f"{name} is {_what(status.st_mode)}")
+    return status
 
 
-def read_plain(filesystem: Filesystem, root: Path, name: str) -> bytes:
+def _below(filesystem: Filesystem, root: Path, path: Path, folder: str) -> Path:
+    """A folder below ``path``, with real ones between, or Trouble."""
+    for part in folder.split("/") if folder else ():
+        path /= part
+        mode = filesystem.status(path).st_mode
+        if not stat.S_ISDIR(mode):
+            raise Trouble("damaged", f"{path.relative_to(root)} is {_what(mode)}")
+    return path
+
+
+def read_plain(
+    filesystem: Filesystem, root: Path, name: str, folders: RealFolders | None = None
+) -> bytes:
     """All bytes of a plain file, or Trouble."""
-    plain_status(filesystem, root, name)
+    plain_status(filesystem, root, name, folders)
     with translated():
         return filesystem.read(root / name)
 

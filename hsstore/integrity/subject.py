@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hsstore.errors import StoreError
 from hsstore.integrity.chunk_reader import ChunkReader
+from hsstore.integrity.plain_file import RealFolders
 from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severity_of
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
@@ -41,6 +42,7 @@ class Subject:
         self.root = store.root
         self.level = level
         self.origins: dict[OriginItems, list[int]] = {}
+        self.folders = RealFolders()
         self.token_digests: dict[int, NDArray[np.uint8]] = {}
         self._tokens: OrderedDict[int, ShardTokens | None] = OrderedDict()
         self._lock = threading.Lock()

@@ -184,9 +184,10 @@ def optional(check: Check) -> Check:
     return lambda value, path: [] if value is None else check(value, path)
 
 
-def timestamp() -> str:
-    """Now, as documents tell it to people: RFC 3339, UTC, whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def timestamp(seconds: float | None = None) -> str:
+    """Now, or a time in seconds, as documents tell it to people: RFC 3339, UTC, whole seconds."""
+    time = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _member(digits: str) -> bytes:

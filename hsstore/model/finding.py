@@ -113,10 +113,17 @@ class Finding:
         return {"type": "finding"} | {name: getattr(self, name) for name in self.__slots__}
 
 
+Stop = Literal["interrupted", "max-duration"]
+
+
 @dataclass(slots=True)
 class Summary:
     """What a run of fsck covered and found so far, as ``fsck --json`` ends with.
 
+    ``complete`` says that all that was asked for was looked at, or had been recently enough;
+    ``stopped`` why not, where somebody wanted it so. ``subset`` is (n, t), and ``shards_asked``
+    counts the shards of it (and of the range asked for), of which ``shards_recent`` were left out
+    because they had been verified recently enough.
     ``unverified`` counts samples of the shards asked for that were not checked to the level asked
     for: not reached, never extracted, or without the documents that would prove them.
     ``bytes_checked`` counts stored payload bytes that were read and hashed. ``audit`` says how the
@@ -133,6 +140,10 @@ class Summary:
     findings: dict[Severity, int] = field(
         default_factory=lambda: {"error": 0, "warning": 0, "note": 0}
     )
+    shards_asked: int = 0
+    shards_recent: int = 0
+    subset: tuple[int, int] | None = None
+    stopped: Stop | None = None
     audit: AuditCounts | None = None
 
     @property

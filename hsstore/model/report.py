@@ -237,8 +237,9 @@ def _summary(line: dict[str, Any], seal: str) -> Summary:
     _Problems.of(line, SUMMARY)
     if line["seal"] != seal:
         raise _Problems([Problem("seal", "digest", "it is not that of the lines before it")])
-    values = {name: line[name] for name in Summary.__slots__ if name in line}
-    if values.get("audit") is not None:
+    values = {name: line[name] for name in Summary.__slots__}
+    values["subset"] = None if values["subset"] is None else tuple(values["subset"])
+    if values["audit"] is not None:
         values["audit"] = AuditCounts.from_json(values["audit"])
     return Summary(**values)
 
@@ -303,6 +304,10 @@ SUMMARY: dict[str, Check] = {
     "bytes_checked": integer(),
     "unverified": integer(),
     "findings": record({"error": integer(), "warning": integer(), "note": integer()}),
+    "shards_asked": integer(),
+    "shards_recent": integer(),
+    "subset": optional(_sized(integer(1), 2)),
+    "stopped": optional(one_of("interrupted", "max-duration")),
     "audit": optional(audit_member),
     "seal": hexadecimal(32),
 }

@@ -47,8 +47,8 @@ class SampleTable:
     def shard_samples(self, shard: int) -> range:
         """The global indexes of a shard's samples."""
         first = shard * self.shard_rows
-        low, high = np.searchsorted(self.start, [first, first + self.shard_rows])
-        return range(int(low), int(high))
+        low, high = self.start.searchsorted((first, first + self.shard_rows)).tolist()
+        return range(low, high)
 
     def digest(self) -> str:
         """xxh3_128 (32 hex digits) over all starts, then all lengths, little endian."""

@@ -98,7 +98,8 @@ def test_damage_is_told_as_ever(
 ) -> None:
     damage.flip_bit(root / keys.shard_file(0), 100)
     assert main(arguments("--audit", "100", "--json")) == 4
-    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (finding,), summary = [line for line in lines if line["type"] == "finding"], lines[-1]
     assert finding["kind"] == "chunk-damaged"
     assert (summary["audit"]["damaged"], summary["audit"]["exact"]) == (1, 7)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
+from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.stores import filled_store
 from hsstore_cli.findings import ranges
@@ -36,16 +37,20 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     root = filled_store(tmp_path / "store").root
     damage.flip_bit(root / keys.shard_file(1), 100)
     assert main(["fsck", str(root), "--json", "--threads", "1"]) == 4
-    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    run, *between, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (run["type"], run["store"]) == ("run", Store.open(root).identity.uuid)
+    (finding,) = [line for line in between if line["type"] == "finding"]
+    checked = [line["shards"] for line in between if line["type"] == "checked"]
+    assert [shard for shards in checked for shard, *_ in shards] == [0, 1, 2, 3]
     assert set(finding) == {
         "type", "kind", "severity", "shard", "samples", "path", "chunk", "byte_range", "evidence",
         "detail", "repair", "generation",
     }  # fmt: skip
     assert set(summary) == {
         "type", "level", "complete", "shards_checked", "shards_total", "samples_damaged",
-        "bytes_checked", "findings", "unverified", "audit",
+        "bytes_checked", "findings", "unverified", "shards_asked", "shards_recent", "subset",
+        "stopped", "audit", "seal",
     }  # fmt: skip
-    assert summary["audit"] is None
     assert (summary["type"], summary["complete"], summary["samples_damaged"]) == (
         "summary", True, 1,
     )  # fmt: skip
@@ -91,8 +96,8 @@ def test_interruption_ends_with_32_and_a_partial_summary(
 
     monkeypatch.setattr("hsstore.integrity.checks.metadata.check", interrupted)
     assert main(["fsck", str(root), "--json"]) == 32
-    (summary,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert summary["complete"] is False
+    _, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (summary["complete"], summary["stopped"]) == (False, "interrupted")
 
 
 def test_no_store_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +112,8 @@ def test_a_damaged_identity_or_plan_is_a_finding_with_a_summary(
     root = filled_store(tmp_path / "store").root
     damage.flip_bit(root / name)
     assert main(["fsck", str(root), "--json"]) == 4
-    finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    run, finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (run["store"], run["root"]) == (None, str(root))
     assert (finding["path"], finding["severity"]) == (name, "error")
     assert (summary["complete"], summary["findings"]["error"]) == (False, 1)
     assert main(["fsck", str(root)]) == 4
@@ -120,3 +126,67 @@ def test_shards_out_of_the_store_are_refused(tmp_path: Path) -> None:
 
 def test_ranges_collapse_neighbours() -> None:
     assert ranges([7, 1, 3, 4, 5]) == "1, 3-5, 7"
+
+
+def test_status_tells_what_was_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = filled_store(tmp_path / "store")
+    state = ["--state", str(tmp_path / "state")]
+    assert main(["fsck", str(store.root), "--subset", "1/2", *state]) == 0
+    capsys.readouterr()
+    assert main(["status", str(store.root), *state]) == 0
+    said = "within 30 days at level data: 50 % of the committed shards (2 of 4); 2 never; oldest 2"
+    assert f"verified     {said}" in capsys.readouterr().out
+    assert main(["status", str(store.root), *state, "--json"]) == 0
+    coverage = json.loads(capsys.readouterr().out)["coverage"]
+    assert (coverage["verified"], coverage["shards"], coverage["share"]) == (2, 4, 0.5)
+
+
+def test_a_home_that_cannot_be_written_costs_a_line_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = filled_store(tmp_path / "store").root
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert main(["fsck", str(root)]) == 0
+    assert capsys.readouterr().err.count("; give --state another folder\n") == 1
+    assert main(["status", str(root)]) == 0
+
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert main(["fsck", str(root)]) == 0
+    assert "no home folder to keep verdicts in" in capsys.readouterr().err
+    assert main(["status", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["coverage"] is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--subset", "0/7", "'0/7' is no subset; give n/t"),
+        ("--max-age", "30", "'30' is no age: give a number and s, m, h, d or w, as 30d"),
+        ("--max-age", "0d", "'0d' is no age"),
+        ("--max-duration", "0", "not in the range"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, said: str
+) -> None:
+    root = filled_store(tmp_path / "store").root
+    assert main(["fsck", str(root), option, value]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_report_stays_out_of_the_store_and_in_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = filled_store(tmp_path / "store").root
+    assert main(["fsck", str(root), "--report", str(root / "report")]) == 8
+    assert "fsck writes nothing there" in capsys.readouterr().err
+    assert main(["fsck", str(root), "--report", str(tmp_path / "no" / "folder")]) == 8
+    assert "the report cannot be written: No such file" in capsys.readouterr().err
+    assert main(["fsck", str(root), "--report", "/dev/null"]) == 8
+    assert "a report takes the place of a file" in capsys.readouterr().err
+    assert main(["fsck", str(root)]) == 0

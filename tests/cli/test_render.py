@@ -68,6 +68,18 @@ def test_lines_come_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_the_time_left_of_bytes_is_by_what_this_run_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    with render.Lines(clock=lambda: now[0]) as progress:
+        progress.start(5_000_000_000_000, 4_000_000_000_000, "bytes")
+        now[0] = 100.0
+        progress.advance(10_000_000_000)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "4.01 TB of 5.00 TB (80.2%), 100.00 MB/s, 2 h 45 min left"
+
+
 def test_bar_shows_each_piece_of_work_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with render.Bar() as progress:
         progress.start(10, 4, "tokens")

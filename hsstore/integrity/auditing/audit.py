@@ -1,8 +1,9 @@
 """An audit: after the checks of fsck, some samples are computed again and compared."""
 
+import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -56,30 +57,20 @@ class Audit:
         self._stop = stop
         self._verified = VerifiedSamples(self._store)
         self._told: set[Finding] = set()
-        self._damaged: set[tuple[int, str]] = set()
+        run.then(self._check)
 
-    def __iter__(self) -> Iterator[Finding]:
-        for finding in self._run:
-            self._note(finding)
-            yield finding
-        finished, self.summary.complete = self.summary.complete, False
-        if not finished:
-            return
-        try:
-            for finding in self._findings():
-                self._note(finding)
-                self.summary.findings[finding.severity] += 1
-                self.summary.samples_damaged = len(self._damaged)
+    def __iter__(self) -> Generator[Finding, None, None]:
+        with contextlib.closing(iter(self._run)) as findings:
+            for finding in findings:
+                self._told.add(finding)
                 yield finding
+
+    def _check(self) -> Iterator[Finding]:
+        """What the audit finds, once the run is through with everything else."""
+        try:
+            yield from self._findings()
         finally:
             self._verified.close()
-        self.summary.complete = self.counts.complete
-
-    def _note(self, finding: Finding) -> None:
-        """Remember what was told, so that it is told and counted once."""
-        self._told.add(finding)
-        if finding.severity == "error" and finding.shard is not None:
-            self._damaged.update((finding.shard, key) for key in finding.samples or ())
 
     def _findings(self) -> Iterator[Finding]:
         chosen = self._choose()
@@ -156,7 +147,7 @@ class Audit:
     def _untold(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for finding in findings:
             if finding not in self._told:
-                self._note(finding)
+                self._told.add(finding)
                 yield finding
 
     # -- judging -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hsstore.integrity.plain_file import Trouble, read_plain
 from hsstore.integrity.subject import Subject
@@ -23,13 +24,26 @@ def check_shard(subject: Subject, shard: int) -> Iterator[Finding]:
 
 def check_tables(subject: Subject) -> Iterator[Finding]:
     """Check the sample arrays, as far as the token files read so far prove them."""
-    for chunk, known in expected_tables(subject):
+    for chunk, whole in expected_tables(subject):
         first = _number(chunk.key) * TABLE_CHUNK
         reached = max(subject.reached.samples - first, 0)
         if reached < TABLE_CHUNK and _is_of_another_plan(subject, chunk, first, reached):
             continue
         lagging = first >= subject.reached.samples
+        known = (
+            None if whole else _known_digests(subject)[first : first + min(reached, TABLE_CHUNK)]
+        )
         yield from _compare(subject, chunk, None, known=known, lagging=lagging)
+
+
+def _known_digests(subject: Subject) -> NDArray[np.bool_]:
+    """Of which samples the digest is known: bool [samples]."""
+    known = np.zeros(0 if subject.table is None else len(subject.table), np.bool_)
+    for shard, found in subject.token_digests.items():
+        samples = subject.samples(shard)
+        if len(samples) == len(found):
+            known[samples] = True
+    return known
 
 
 def _is_of_another_plan(subject: Subject, chunk: ArrayChunk, first: int, reached: int) -> bool:
@@ -77,10 +91,10 @@ def _compare(
     chunk: ArrayChunk,
     shard: int | None,
     *,
-    known: bool = True,
+    known: NDArray[np.bool_] | None = None,
     lagging: bool = False,
 ) -> Iterator[Finding]:
-    """Compare a chunk file; one that is ``lagging`` need not be there yet."""
+    """Compare a chunk file, or its ``known`` rows; one that is ``lagging`` need not be there."""
     try:
         raw = read_plain(subject.filesystem, subject.root, chunk.key)
     except Trouble as trouble:
@@ -88,7 +102,7 @@ def _compare(
         if lagging and state == "missing":
             return
     else:
-        state, detail = "damaged", _difference(raw, chunk, known=known)
+        state, detail = "damaged", _difference(raw, chunk, known)
     if detail:
         yield subject.finding(
             f"array-{state}",
@@ -100,14 +114,19 @@ def _compare(
         )
 
 
-def _difference(raw: bytes, chunk: ArrayChunk, *, known: bool) -> str:
+def _difference(raw: bytes, chunk: ArrayChunk, known: NDArray[np.bool_] | None) -> str:
     """What is wrong with a chunk file, empty where nothing is."""
     if len(raw) != chunk.size:
         return f"it has {len(raw)} bytes, not {chunk.size}"
     expected = chunk.data.ljust(chunk.size, b"\0")
-    if raw == expected or not known:
+    differs = np.frombuffer(raw, np.uint8) != np.frombuffer(expected, np.uint8)
+    if known is not None:
+        compared = np.zeros(TABLE_CHUNK, np.bool_)
+        compared[: len(known)] = known
+        differs &= np.repeat(compared, chunk.size // TABLE_CHUNK)
+    wrong = np.flatnonzero(differs)
+    if not len(wrong):
         return ""
     if not any(raw):
         return "all zeros"
-    wrong = np.flatnonzero(np.frombuffer(raw, np.uint8) != np.frombuffer(expected, np.uint8))
     return f"{len(wrong)} bytes differ from the token file, the first at {wrong[0]}"

@@ -41,7 +41,7 @@ def read_marker(case: ShardCase, name: str, kind: str) -> Marker:
     """A marker or intent that is whole and says what its name says, or Trouble."""
     subject = case.subject
     try:
-        document = unseal(read_plain(subject.filesystem, subject.root, name), kind)
+        document = unseal(read_plain(subject.filesystem, subject.root, name, subject.folders), kind)
         marker = Marker.from_document(document)
     except (InvalidDocument, UnsupportedFormat) as error:
         raise Trouble("damaged", error.message) from None

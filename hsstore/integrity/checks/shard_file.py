@@ -19,7 +19,7 @@ def check_size(case: ShardCase) -> Iterator[Finding]:
         return
     name, samples = keys.shard_file(case.shard), subject.samples(case.shard)
     try:
-        status = plain_status(subject.filesystem, subject.root, name)
+        status = plain_status(subject.filesystem, subject.root, name, subject.folders)
     except Trouble as trouble:
         case.lose(samples)
         kind = "invalid" if trouble.state == "damaged" else trouble.state

@@ -1,0 +1,106 @@
+"""What a check says to people: findings, what was covered and what was not, the next command."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from hsstore.model import commands
+from hsstore.model.finding import Finding, Summary
+from hsstore_cli import render
+from hsstore_cli.audit import audit_lines
+from hsstore_cli.findings import finding_lines, ranges
+
+
+class Page:
+    """Writes findings as they come; what repeats shard by shard is gathered for the end.
+
+    ``source`` is how to type what computes the store's states.
+    """
+
+    def __init__(self, store: Path, shards: range | None, source: Sequence[str]) -> None:
+        self._store = store
+        self._shards = shards
+        self._source = " ".join(source)
+        self._missing: list[int] = []
+        self._only_missing = True
+        self._commands: set[str] = set()
+
+    def add(self, finding: Finding) -> None:
+        """Show a finding."""
+        if finding.repair and finding.severity != "note":
+            self._commands.add(finding.repair)
+            self._only_missing &= finding.kind == "shard-missing"
+        if finding.kind == "shard-missing" and finding.shard is not None:
+            self._missing.append(finding.shard)
+        else:
+            click.echo("\n".join(finding_lines(finding)))
+
+    def end(self, summary: Summary) -> None:
+        """Show what was gathered, what the run covered, and what to do next."""
+        if self._missing:
+            shards = "shard" if len(self._missing) == 1 else f"{len(self._missing)} shards:"
+            click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
+        click.echo("\n".join(summary_lines(summary)))
+        if self._commands and self._only_missing:
+            click.echo(f"To finish it: {self._words('extract')} {self._source}")
+        elif self._commands:
+            click.echo(f"To mend it: {self._command()}")
+
+    def _command(self) -> str:
+        """The one command that mends everything that was found."""
+        if len(self._commands) == 1:
+            return next(iter(self._commands))
+        source = any(self._source in line for line in self._commands)
+        words = [self._words("repair"), *[self._source] * source, "--apply"]
+        return " ".join(words)
+
+    def _words(self, name: str) -> str:
+        """A command for the same store and shards."""
+        words = [commands.hsstore(name, self._store)]
+        if self._shards is not None:
+            words.append(f"--shards {self._shards.start}-{self._shards.stop - 1}")
+        return " ".join(words)
+
+
+STOPPED = {"interrupted": "Interrupted: ", "max-duration": "Stopped by --max-duration: "}
+
+
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """What a run covered and what it did not, for people."""
+    found = ", ".join(f"{name}s: {count}" for name, count in summary.findings.items() if count)
+    reach = f"{summary.shards_checked} of {summary.shards_total} shards checked"
+    hashed = f"{render.size(summary.bytes_checked)} hashed"
+    verdict = found or "nothing wrong"
+    start = STOPPED.get(summary.stopped or "", "")
+    yield f"{start}{reach} at level {summary.level}, {hashed}: {verdict}"
+    yield from _left_out(summary)
+    if summary.samples_damaged:
+        yield f"samples concerned: {summary.samples_damaged}"
+    if summary.unverified:
+        yield f"samples that could not be verified: {summary.unverified}"
+    if summary.audit:
+        yield from audit_lines(summary.audit)
+
+
+def _left_out(summary: Summary) -> Iterator[str]:
+    """The shards that were not looked at, and why."""
+    others = summary.shards_total - summary.shards_asked
+    if summary.subset and summary.shards_total:
+        share = summary.shards_asked / summary.shards_total
+        number, of = summary.subset
+        yield (
+            f"subset {number}/{of}: {summary.shards_asked} shards, {share:.1%} of the store; "
+            f"the other {others} were not asked for"
+        )
+    elif others:
+        yield f"not asked for: {others} shards"
+    if summary.shards_recent:
+        whole = summary.complete and summary.sound and not summary.unverified
+        so = "; with them, all that was asked for is verified" if whole else ""
+        yield f"left out, verified within --max-age: {summary.shards_recent} shards{so}"
+    left = summary.shards_asked - summary.shards_checked - summary.shards_recent
+    if left > 0:
+        yield f"not reached: {left} shards; the same command goes on with them"
+    elif not summary.complete and summary.shards_total:
+        yield "not all checks of the store as a whole were made"

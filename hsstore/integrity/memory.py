@@ -1,0 +1,84 @@
+"""What a run of fsck remembers of earlier ones, and leaves for later ones."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hsstore.integrity.examine import Listing
+from hsstore.integrity.schedule import Schedule, Scrub, schedule
+from hsstore.integrity.state import State
+from hsstore.integrity.subject import ShardCase, Subject
+from hsstore.integrity.verdicts import FileHint, Standing, Verdict, file_hint
+from hsstore.model.finding import Finding
+
+
+class Memory:
+    """The verdicts of one run, on top of those of earlier runs; without a state, of none."""
+
+    def __init__(self, subject: Subject, scrub: Scrub, note: Callable[[str], None]) -> None:
+        self._subject = subject
+        self._scrub = scrub
+        self._made: dict[int, Verdict] = {}
+        uuid, clock = subject.store.identity.uuid, scrub.clock
+        self._state = (
+            None if scrub.state is None else State(Path(scrub.state), uuid, note, clock.elapsed)
+        )
+
+    def schedule(self, shards: Iterable[int], listing: Listing) -> Schedule:
+        """What of ``shards`` is to be looked at now, never looked at first."""
+        shards, now, age = [*shards], self._scrub.clock.now(), self._scrub.max_age_seconds
+        standings = {
+            shard: standing
+            for shard in shards
+            if (standing := self._standing(shard, listing, now)) is not None
+        }
+        return schedule(shards, standings, None if age is None else now - age)
+
+    def _standing(self, shard: int, listing: Listing, now: float) -> Standing | None:
+        markers, intents = listing.of(shard)
+        if self._state is None or not markers or intents:
+            return None
+        generation = max(version.generation for version, _ in markers)
+        subject = self._subject
+        return self._state.known.standing(subject.store, shard, generation, subject.level, now)
+
+    def hint(self, shard: int) -> FileHint | None:
+        """What is known of a shard's file before it is looked at; None where nobody asks."""
+        return None if self._state is None else file_hint(self._subject.store, shard)
+
+    def keep(self, case: ShardCase, file: FileHint | None) -> None:
+        """Remember how a shard is; ``file`` is from before it was looked at."""
+        generation = generation_of(case)
+        if self._state is None or file is None or not generation:
+            return
+        sound = all(finding.severity == "note" for finding in case.findings)
+        now = int(self._scrub.clock.now())
+        level = self._subject.level
+        self._add(Verdict(case.shard, generation, level, now, sound, file))
+
+    def condemn(self, finding: Finding) -> None:
+        """Take back that a shard is sound: something was found that concerns it."""
+        made = None if finding.shard is None else self._made.get(finding.shard)
+        if made is not None and made.sound and finding.severity != "note":
+            self._add(made._replace(sound=False))
+
+    def _add(self, verdict: Verdict) -> None:
+        if self._state is not None:
+            self._made[verdict.shard] = verdict
+            self._state.add(verdict)
+
+    def save_when_due(self) -> None:
+        """Save, if it is time."""
+        if self._state is not None:
+            self._state.save_when_due()
+
+    def close(self) -> None:
+        """Save all."""
+        if self._state is not None:
+            self._state.close()
+
+
+def generation_of(case: ShardCase) -> int:
+    """Which generation of a shard was looked at; 0 where it has none."""
+    if case.marker is not None:
+        return case.marker.version.generation
+    return max((version.generation for version, _ in case.markers), default=0)
