@@ -8,6 +8,7 @@ import click
 
 from hsstore.model.finding import Level
 from hsstore_cli import render
+from hsstore_cli.audit import AuditOptions, audit_options, audited
 from hsstore_cli.exit_codes import FAILED, OK, PROBLEMS, STOPPED
 from hsstore_cli.extract import check_range
 from hsstore_cli.fsck_page import Page
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     help="How many threads read and hash; by default one a CPU, at most 4.",
 )
+@audit_options
 @json_option
 @click.pass_context
 def command(
@@ -60,6 +62,7 @@ def command(
     shards: range | None,
     scrub: ScrubOptions,
     threads: int | None,
+    audit: AuditOptions,
     as_json: bool,
 ) -> None:
     """Check a store and name what is damaged; writes nothing into it.
@@ -80,11 +83,12 @@ def command(
         page = Page(store, shards, run.transcript.run.source)
         if as_json:
             run.transcript.tell(lambda line: click.echo(line, nl=False))
-        checking = contextlib.closing(iter(run))
-        with contextlib.suppress(KeyboardInterrupt), interruptible(), checking as findings:
-            for finding in findings:
-                if not as_json:
-                    page.add(finding)
+        with audited(run, audit, progress) as checking:
+            findings = contextlib.closing(iter(checking))
+            with contextlib.suppress(KeyboardInterrupt), interruptible(), findings as found:
+                for finding in found:
+                    if not as_json:
+                        page.add(finding)
     if not as_json:
         page.end(run.summary)
     ctx.exit(_exit_code(run))

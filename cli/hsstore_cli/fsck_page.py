@@ -8,6 +8,7 @@ import click
 from hsstore.model import commands
 from hsstore.model.finding import Finding, Summary
 from hsstore_cli import render
+from hsstore_cli.audit import audit_lines
 from hsstore_cli.findings import finding_lines, ranges
 
 
@@ -78,6 +79,8 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         yield f"samples concerned: {summary.samples_damaged}"
     if summary.unverified:
         yield f"samples that could not be verified: {summary.unverified}"
+    if summary.audit:
+        yield from audit_lines(summary.audit)
 
 
 def _left_out(summary: Summary) -> Iterator[str]:

@@ -214,7 +214,8 @@ class Fsck:
             for finding in check():
                 failed |= finding.kind == "audit-failed"
                 yield finding
-        self.summary.complete = not failed
+        audit = self.summary.audit
+        self.summary.complete = not failed and (audit is None or audit.complete)
 
     # -- shard by shard -------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from hsstore.errors import MalformedInput
+from hsstore.model.audit import AuditCounts, audit_member
 from hsstore.model.commands import SERVER, SPOOL, TRANSFORMERS
 from hsstore.model.document import (
     Check,
@@ -238,6 +239,8 @@ def _summary(line: dict[str, Any], seal: str) -> Summary:
         raise _Problems([Problem("seal", "digest", "it is not that of the lines before it")])
     values = {name: line[name] for name in Summary.__slots__}
     values["subset"] = None if values["subset"] is None else tuple(values["subset"])
+    if values["audit"] is not None:
+        values["audit"] = AuditCounts.from_json(values["audit"])
     return Summary(**values)
 
 
@@ -305,5 +308,6 @@ SUMMARY: dict[str, Check] = {
     "shards_recent": integer(),
     "subset": optional(_sized(integer(1), 2)),
     "stopped": optional(one_of("interrupted", "max-duration")),
+    "audit": optional(audit_member),
     "seal": hexadecimal(32),
 }

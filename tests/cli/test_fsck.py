@@ -49,7 +49,7 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     assert set(summary) == {
         "type", "level", "complete", "shards_checked", "shards_total", "samples_damaged",
         "bytes_checked", "findings", "unverified", "shards_asked", "shards_recent", "subset",
-        "stopped", "seal",
+        "stopped", "audit", "seal",
     }  # fmt: skip
     assert (summary["type"], summary["complete"], summary["samples_damaged"]) == (
         "summary", True, 1,

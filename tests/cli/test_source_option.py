@@ -47,8 +47,8 @@ def test_a_path_opens_the_embedded_source(demo_model: Path, store: Store) -> Non
 def test_a_url_opens_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def make(*given: object, spool: bool) -> object:
-        asked.append((*given, spool))
+    def make(*given: object, spool: bool, recording: bool) -> object:
+        asked.append((*given, spool, recording))
         return lambda _ask, _facts: None
 
     monkeypatch.setattr("hsstore.extraction.sglang.calibration.make_calibrator", make)
@@ -58,7 +58,7 @@ def test_a_url_opens_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         source = open_source(options, store, ignore)
         assert isinstance(source, SGLangSource)
         source.close()
-    assert asked == [(store, "MODEL", ignore, False)]
+    assert asked == [(store, "MODEL", ignore, False, True)]
 
 
 def test_all_options_arrive() -> None:

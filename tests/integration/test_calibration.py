@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from hsstore.demo import corpus
 from hsstore.errors import IdentityMismatch, InvalidDocument, MalformedInput, SourceUnavailable
 from hsstore.extraction.sglang.calibration import make_calibrator, prompt_of
-from hsstore.extraction.sglang.likeness import values_of
 from hsstore.extraction.transformers_source import TransformersSource
+from hsstore.integrity.likeness import values_of
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.capture import Capture, Layer
@@ -112,6 +112,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, demo_model: Path) -> S
 
 
 # -- what is right passes, and is recorded ---------------------------------------------------------
+
+
+def test_without_recording_a_server_is_proved_and_the_store_left_as_it_is(
+    store: Store, demo_model: Path, other_model: Path
+) -> None:
+    notes: list[str] = []
+    reference = str(demo_model)
+    prove = make_calibrator(store, reference, notes.append, spool=True, recording=False)
+    prove(Server(demo_model, store).ask, Facts())
+    assert "layers and norm are those of transformers" in notes[0]
+    assert calibrations(store) == []
+    with pytest.raises(IdentityMismatch, match="other weights"):
+        prove(Server(other_model, store).ask, Facts())
 
 
 def test_the_right_server_passes_by_reference(store: Store, demo_model: Path) -> None:
