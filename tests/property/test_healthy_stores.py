@@ -1,0 +1,50 @@
+"""Of a store in which nothing is damaged, fsck says what is not there, and nothing else."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hsstore.integrity.fsck import fsck
+from hsstore.model.finding import LEVELS, Level
+from hsstore.storage.store import Store
+from hsstore.testing.healthy import Told, healthy_store
+
+# In two parts, for two processes.
+STORES = 1000
+
+
+def told(store: Store, level: Level) -> Told:
+    return {
+        (f.kind, f.path or "" if f.shard is None else f.shard)
+        for f in fsck(store.root, level, threads=1)
+    }
+
+
+def expect_silence(root: Path, seed: int) -> bool:
+    """All levels say what is the case; whether anything is."""
+    with healthy_store(root, random.Random(seed)) as (store, expected):  # noqa: S311 - a seed
+        for level in LEVELS:
+            assert told(store, level) == expected, (seed, level)
+    return bool(expected)
+
+
+@settings(max_examples=12)
+@given(st.integers(STORES, 2**32))
+def test_healthy_stores_are_silent(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    expect_silence(tmp_path_factory.mktemp("healthy") / "store", seed)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("half", range(2))
+def test_a_thousand_healthy_stores_are_silent(
+    tmp_path: Path, half: int, record_property: Callable[[str, object], None]
+) -> None:
+    seeds = range(half * STORES // 2, (half + 1) * STORES // 2)
+    incomplete = sum(expect_silence(tmp_path / str(seed), seed) for seed in seeds)
+    record_property("healthy stores", len(seeds))
+    print(f"{len(seeds)} healthy stores, {incomplete} of them incomplete: 0 false alarms")  # noqa: T201
+    assert 0 < incomplete < len(seeds)
