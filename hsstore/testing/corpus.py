@@ -294,7 +294,9 @@ def _of_one_file() -> Iterator[Entry]:
             inflict = SPECIAL.get(f"{name}-{file.name}") or file.hurt(manner, hurt)
             if file.name == "intent-renamed" and manner != "gone":
                 inflict = _to_intent(inflict)
-            yield Entry(f"{name}-{file.name}", file.ground, inflict, file.mended)
+            # Who finds something else in place of a file that he would write to asks a person.
+            mended = file.mended and not (manner == "other" and file.ground == "begun")
+            yield Entry(f"{name}-{file.name}", file.ground, inflict, mended)
     for name, hurt in {**CONTENT, **OTHER, "delete": Path.unlink}.items():
         yield Entry(f"{name}-newest-plan", "extended", _to_newest_plan(hurt), mended=False)
     for folder in keys.FOLDERS:
@@ -505,8 +507,8 @@ _OTHERS = {
     ("all-again", "replaced"): _all_again,
     ("wrong-ids", "sound"): _wrong_ids,
 }
-# A person decides about what no sample suffers from.
-_LEFT_ALONE = frozenset({"marker-again", "all-again"})
+# A superseded marker harms nobody, and no copy of the true ids is left but in a replica.
+_LEFT_ALONE = frozenset({"marker-again", "all-again", "wrong-ids"})
 
 WHOLE_CORPUS = (
     *_of_one_file(),

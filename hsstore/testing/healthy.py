@@ -34,10 +34,10 @@ def healthy_store(root: Path, chance: random.Random) -> Iterator[tuple[Store, To
     with contextlib.ExitStack() as stack:
         for step in chance.sample(sorted(HISTORY), chance.randrange(3)):
             store = HISTORY[step](store, chance)
-        if 0 in store.committed() and chance.random() < 0.3:
+        if 0 in store.committed() and _happens(chance, 3):
             planted = litter(store, [chance.choice(LEFT_BEHIND)])
             left = {("growth-undecided", path) for _, path in planted if _is_undecided(path)}
-        if chance.random() < 0.3:
+        if _happens(chance, 3):
             stack.enter_context(_a_writer_at_work(store, chance))
         yield store, left | _incomplete(store)
 
@@ -56,7 +56,7 @@ def _drawn(root: Path, chance: random.Random) -> Store:
         chunk_rows=chunk,
         shard_rows=shard,
     )
-    failing = {key_of(n): "broken" for n in range(len(lengths)) if chance.random() < 0.1}
+    failing = {key_of(n): "broken" for n in range(len(lengths)) if _happens(chance, 10)}
     shards = chance.choice((None, range(chance.randint(0, store.plan.shards))))
     return fill(store, shards=shards, failing=failing)
 
@@ -65,7 +65,7 @@ def _grow(store: Store, chance: random.Random) -> Store:
     longest = min(store.identity.shard_rows, 20)
     added = [chance.randint(1, longest) for _ in range(chance.randint(1, 3))]
     store = grown(store, added)
-    return fill(store) if chance.random() < 0.5 else store
+    return fill(store) if _happens(chance, 2) else store
 
 
 def _replace(store: Store, chance: random.Random) -> Store:
@@ -98,10 +98,14 @@ def _a_writer_at_work(store: Store, chance: random.Random) -> Iterator[None]:
     with staging(store, ShardVersion(shard, generation), claim) as writer:
         origin = SeededSource(store.identity).origin()
         writer.add(store.samples.extent(sample), key, seeded_states(store.identity, ids), origin)
-        if chance.random() < 0.5:
+        if _happens(chance, 2):
             writer.sync()
         yield
     claim.release()
+
+
+def _happens(chance: random.Random, one_in: int) -> bool:
+    return chance.randrange(one_in) == 0
 
 
 def _is_undecided(path: str) -> bool:
