@@ -1,6 +1,14 @@
 """Everything that is to be known of one shard, check by check."""
 
-from hsstore.integrity.checks import arrays, chunks, manifests, markers, shard_file, tokens
+from hsstore.integrity.checks import (
+    arrays,
+    chunks,
+    content,
+    manifests,
+    markers,
+    shard_file,
+    tokens,
+)
 from hsstore.integrity.plain_file import Trouble, names_in
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
@@ -65,6 +73,8 @@ def _examine(subject: Subject, shard: int, listing: Listing) -> ShardCase:
     if len(case.findings) > before:
         _try_intents(case, before)
     case.verified = len(subject.samples(shard)) - (len(case.lost) if _unproven(case) else 0)
+    if subject.at_least("thorough") and subject.tokens(shard) is None:
+        case.verified = 0
     return case
 
 
@@ -81,6 +91,7 @@ def _examine_committed(case: ShardCase) -> None:
         case.findings += shard_file.check_index(case)
     if subject.at_least("data"):
         case.findings += chunks.check(case)
+        case.findings += content.check(case)
 
 
 def _try_intents(case: ShardCase, before: int) -> None:
@@ -96,6 +107,7 @@ def _try_intents(case: ShardCase, before: int) -> None:
             case.marker, case.manifest, case.lost = marker, other.manifest, other.lost
             case.file_bytes, case.index_whole = other.file_bytes, True
             case.bytes_checked += other.bytes_checked
+            case.look, case.unsound = other.look, other.unsound
 
 
 def _intended(case: ShardCase, version: ShardVersion) -> Marker | None:

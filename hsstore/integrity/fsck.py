@@ -8,7 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from hsstore.errors import InvalidDocument
-from hsstore.integrity.checks import arrays, calibrations, folders, metadata, origins, plans
+from hsstore.integrity.checks import (
+    arrays,
+    calibrations,
+    comparisons,
+    folders,
+    metadata,
+    origins,
+    plans,
+)
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
@@ -32,7 +40,8 @@ def fsck(
     """Check a store, or a range of its shards; nothing is written.
 
     ``level`` is ``quick`` (markers and sizes), ``manifest`` (and every document, index, token file
-    and array) or ``data`` (and every stored chunk). Iterate over the result for the findings; its
+    and array, and norms by layer), ``data`` (and every stored chunk) or ``thorough`` (and what the
+    decoded rows are). Iterate over the result for the findings; its
     ``summary`` counts along. A store whose identity or plan is damaged gives that one finding.
     Raises NotAStore, UnsupportedFormat.
     """
@@ -133,6 +142,7 @@ class Fsck:
         self._progress.start(len(self.shards), 0, "shards")
         for case in self._cases():
             self._settle(case)
+            comparisons.note(case)
             yield from case.findings
             self._progress.advance(1)
         if self.summary.shards_checked < len(self.shards):
@@ -140,6 +150,7 @@ class Fsck:
         if subject.at_least("manifest"):
             yield from arrays.check_tables(subject)
             yield from origins.check(subject)
+            yield from comparisons.check(subject)
         self.summary.complete = True
 
     def _cases(self) -> Iterator[ShardCase]:

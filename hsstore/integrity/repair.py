@@ -113,6 +113,7 @@ def _check_again(run: Fsck, threads: int | None, stop: Callable[[], bool]) -> tu
     for origin, shards in before.origins.items():
         if others := [shard for shard in shards if shard not in touched]:
             subject.origins[origin] = others
+    subject.compared = before.compared
     again = Fsck(subject, touched, Silent(), stop)
     remaining = tuple(finding for finding in again if finding.severity == "error")
     if not again.summary.complete:

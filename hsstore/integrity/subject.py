@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from hsstore.errors import StoreError
 from hsstore.integrity.chunk_reader import ChunkReader
+from hsstore.integrity.content.compared import Compared
+from hsstore.integrity.content.shard_look import ShardLook
 from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severity_of
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
@@ -41,6 +43,7 @@ class Subject:
         self.root = store.root
         self.level = level
         self.origins: dict[OriginItems, list[int]] = {}
+        self.compared = Compared()
         self.token_digests: dict[int, NDArray[np.uint8]] = {}
         self._tokens: OrderedDict[int, ShardTokens | None] = OrderedDict()
         self._lock = threading.Lock()
@@ -113,6 +116,12 @@ class Subject:
         """The global indexes of a shard's samples, empty where nothing proves them."""
         return self.table.shard_samples(shard) if self.table else range(0)
 
+    def shard_of(self, sample: int) -> int:
+        """The shard of a sample; LookupError where nothing proves it."""
+        if self.table is None:
+            raise LookupError(sample)
+        return self.table.extent(sample).shard
+
     def keys(self, shard: int, samples: Iterable[int]) -> tuple[str, ...]:
         """The keys of samples; ``#index`` where the token file is lost."""
         tokens = self.tokens(shard)
@@ -125,6 +134,11 @@ class Subject:
         words += [f"--shards {shard}"] if shard is not None else []
         words += self.store.source_words() if source else []
         return " ".join([*words, "--apply"])
+
+    def report_command(self) -> str:
+        """The exact command that mends what only a report can name; REPORT is where it is."""
+        words = ["hsstore repair", shlex.quote(str(self.root)), "--from-report REPORT"]
+        return " ".join([*words, *self.store.source_words(), "--apply"])
 
     def finding(  # noqa: PLR0913 - the members of a finding
         self,
@@ -139,9 +153,15 @@ class Subject:
         evidence: str | None = None,
         source: bool = False,
         mendable: bool = True,
+        generation: int | None = None,
     ) -> Finding:
-        """A finding about this store; ``samples`` are global indexes."""
+        """A finding about this store; ``samples`` are global indexes.
+
+        ``generation`` is for what that generation holds intact and false; the remedy is then by
+        report.
+        """
         mends = mendable and kind not in BEYOND_REPAIR
+        command = self.command(shard, source=source)
         keys = None if shard is None or samples is None else self.keys(shard, samples)
         return Finding(
             kind=kind,
@@ -153,7 +173,8 @@ class Subject:
             chunk=chunk,
             byte_range=byte_range,
             evidence=evidence,
-            repair=self.command(shard, source=source) if mends else None,
+            repair=(command if generation is None else self.report_command()) if mends else None,
+            generation=generation,
         )
 
 
@@ -163,7 +184,8 @@ class ShardCase:
 
     ``lost`` maps each sample that must be made again to its chunks that are not what the manifest
     says. ``discredited`` are markers and intents (paths) that say nothing true. ``provable`` says
-    of a shard without a true marker that a manifest proves all of it.
+    of a shard without a true marker that a manifest proves all of it. ``look`` is what was seen of
+    the decoded rows, ``unsound`` the samples that are wrong by themselves.
     """
 
     subject: Subject
@@ -180,8 +202,10 @@ class ShardCase:
     discredited: list[str] = field(default_factory=list)
     bytes_checked: int = 0
     verified: int = 0
+    look: ShardLook | None = None
+    unsound: set[int] = field(default_factory=set)
 
-    def finding(
+    def finding(  # noqa: PLR0913 - the members of a finding
         self,
         kind: str,
         detail: str,
@@ -192,6 +216,7 @@ class ShardCase:
         byte_range: tuple[int, int] | None = None,
         evidence: str | None = None,
         source: bool = False,
+        generation: int | None = None,
     ) -> Finding:
         """A finding about this shard."""
         return self.subject.finding(
@@ -204,6 +229,7 @@ class ShardCase:
             byte_range=byte_range,
             evidence=evidence,
             source=source,
+            generation=generation,
         )
 
     def lose(self, samples: Iterable[int], chunks: Iterable[Chunk] = ()) -> None:

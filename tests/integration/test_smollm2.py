@@ -133,6 +133,14 @@ def test_fifty_texts_are_stored_and_verified(
     assert main(["fsck", str(filled), "--level", "data"]) == 0
 
 
+def test_fsck_looks_at_the_content_and_is_silent(
+    filled: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fsck", str(filled), "--level", "thorough", "--json"]) == 0
+    (summary,) = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (summary["complete"], summary["unverified"]) == (True, 0)
+
+
 def test_training_reads_what_transformers_computes(
     filled: Path, source: TransformersSource
 ) -> None:

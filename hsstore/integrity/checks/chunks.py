@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hsstore.integrity.checks.manifests import chunk_range
 from hsstore.integrity.chunk_reader import BadChunk
+from hsstore.integrity.content.shard_look import ShardLook
 from hsstore.integrity.plain_file import Trouble, plain_status, translated
 from hsstore.integrity.subject import ShardCase
 from hsstore.model import keys
@@ -13,13 +14,18 @@ from hsstore.model.manifest import Chunk, Manifest
 
 
 def check(case: ShardCase) -> Iterator[Finding]:
-    """Verify every chunk of ``case.manifest`` that the file is long enough to hold."""
+    """Verify every chunk of ``case.manifest`` that the file is long enough to hold.
+
+    At level thorough what is right is looked at in the same reading (``case.look``).
+    """
     manifest, name = case.manifest, keys.shard_file(case.shard)
     if manifest is None or case.file_bytes is None:
         return
     owners = chunk_owners(case, manifest)
     within = [c for c in manifest.chunks if c.offset + c.length <= case.file_bytes]
     by_hash = {c.xxh3_64: c.chunk for c in manifest.chunks}
+    if case.subject.at_least("thorough"):
+        case.look = ShardLook.of(manifest, case.subject.store.identity)
     try:
         for bad in _verified(case, case.subject.root / name, within):
             sample = owners[bad.chunk.chunk]
@@ -57,7 +63,11 @@ def _verified(case: ShardCase, path: Path, chunks: list[Chunk]) -> Iterator[BadC
     try:
         # What was read lately is right in memory, whatever the disk has become.
         subject.filesystem.forget_cached(fd)
-        yield from subject.chunks.verify(fd, path, chunks)
+        if case.look is None:
+            yield from subject.chunks.verify(fd, path, chunks)
+        else:
+            samples = case.look.groups(chunks)
+            yield from subject.chunks.verify_samples(fd, path, samples, case.look)
     finally:
         subject.filesystem.close(fd)
     case.bytes_checked += sum(chunk.length for chunk in chunks)

@@ -1,0 +1,1 @@
+"""What decoded rows show: within one sample, and between samples."""
