@@ -10,6 +10,7 @@ import click
 from hsstore.model import commands
 from hsstore.model.finding import Finding, Level, Summary
 from hsstore_cli import render
+from hsstore_cli.audit import AuditOptions, audit_lines, audit_options, audited
 from hsstore_cli.exit_codes import OK, PROBLEMS, STOPPED
 from hsstore_cli.extract import check_range
 from hsstore_cli.findings import finding_lines, ranges
@@ -39,6 +40,7 @@ from hsstore_cli.options import Command, json_option, shards_option, store_argum
     type=click.IntRange(1),
     help="How many threads read and hash; by default one a CPU, at most 4.",
 )
+@audit_options
 @json_option
 @click.pass_context
 def command(
@@ -48,6 +50,7 @@ def command(
     level: Level,
     shards: range | None,
     threads: int | None,
+    audit: AuditOptions,
     as_json: bool,
 ) -> None:
     """Check a store and name what is damaged; writes nothing.
@@ -63,15 +66,16 @@ def command(
             check_range(shards, run.store)
         source = run.store.source_words() if run.store else commands.TRANSFORMERS
         page = _Page(store, shards, " ".join(source), as_json=as_json)
-        try:
-            for finding in run:
-                page.add(finding)
-        except KeyboardInterrupt:
-            page.interrupted = True
+        with audited(run, audit, progress) as findings:
+            try:
+                for finding in findings:
+                    page.add(finding)
+            except KeyboardInterrupt:
+                page.interrupted = True
     page.end(run.summary)
     if not run.summary.sound:
         ctx.exit(PROBLEMS)
-    ctx.exit(STOPPED if page.interrupted else OK)
+    ctx.exit(OK if run.summary.complete else STOPPED)
 
 
 class _Page:
@@ -139,4 +143,5 @@ def summary_lines(summary: Summary, *, interrupted: bool) -> list[str]:
         lines.append(f"samples concerned: {summary.samples_damaged}")
     if summary.unverified:
         lines.append(f"samples that could not be verified: {summary.unverified}")
+    lines += audit_lines(summary.audit) if summary.audit else []
     return lines

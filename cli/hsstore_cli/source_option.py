@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,31 +73,41 @@ class SourceOptions:
         return getattr(self, name) is not None
 
 
-def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a source; it gets them as one ``options: SourceOptions``."""
+def source_options(
+    command: Callable[..., Any], *, without: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Give a command the options of a source; it gets them as one ``options: SourceOptions``.
+
+    Those named in ``without`` it does not have.
+    """
 
     @functools.wraps(command)
     def with_options(**given: Any) -> Any:  # noqa: ANN401 - a command's options are of any kind
-        names = [field.name for field in fields(SourceOptions)]
+        names = [field.name for field in fields(SourceOptions) if field.name not in without]
         options = SourceOptions(**{name: given.pop(name) for name in names})
         options.refuse_contradiction()
         return command(**given, options=options)
 
-    for option in reversed(OPTIONS):
-        with_options = option(with_options)
+    for name, option in reversed(OPTIONS.items()):
+        with_options = with_options if name in without else option(with_options)
     return with_options
 
 
 def open_source(
-    options: SourceOptions, store: "Store", note: Callable[[str], None]
+    options: SourceOptions,
+    store: "Store",
+    note: Callable[[str], None],
+    *,
+    auditing: bool = False,
 ) -> HiddenStateSource:
     """The source that was asked for, opened for a store; ``note`` is told what it finds.
 
+    One for ``auditing`` computes a sample at a time and writes nothing into the store.
     click.UsageError where none was; SourceError, or MalformedInput, when it cannot serve the store.
     """
     options.require()
     if options.servers:
-        return _open_servers(options, store, note)
+        return _open_servers(options, store, note, auditing=auditing)
     place = source_place(options.source)
     # Many seconds of silence otherwise, before progress has anything to count.
     note(f"loading {place}")
@@ -117,26 +127,31 @@ def refuse_unfit(options: SourceOptions, store: "Store") -> None:
 
 
 def _open_servers(
-    options: SourceOptions, store: "Store", note: Callable[[str], None]
+    options: SourceOptions, store: "Store", note: Callable[[str], None], *, auditing: bool
 ) -> HiddenStateSource:
     # As above.
     from hsstore.extraction.sglang.calibration import make_calibrator  # noqa: PLC0415
     from hsstore.extraction.sglang.source import ClientOptions, SGLangSource  # noqa: PLC0415
 
     told = {
-        "concurrency": options.concurrency,
+        "concurrency": 1 if auditing else options.concurrency,
         "batch_tokens": options.batch_tokens,
         "max_attempts": options.max_attempts,
         "max_wait_seconds": options.max_wait,
     }
     given: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    by_spool = options.spool is not None
     source = SGLangSource(
         options.servers,
         store.identity,
         spool=options.spool,
         options=ClientOptions(**given),
-        calibrate=make_calibrator(store, options.reference, note, spool=options.spool is not None),
+        calibrate=make_calibrator(
+            store, options.reference, note, spool=by_spool, recording=not auditing
+        ),
     )
+    if auditing:
+        return source
     with contextlib.ExitStack() as unless_ready:
         unless_ready.callback(source.close)
         _foresee(source, store, note)
@@ -175,13 +190,13 @@ def _finite(
     return typed
 
 
-OPTIONS = (
-    click.option(
+OPTIONS = {
+    "source": click.option(
         "--source",
         metavar="transformers:PATH",
         help="What computes the states: a model folder or GGUF file, run in this process.",
     ),
-    click.option(
+    "servers": click.option(
         "--server",
         "servers",
         metavar="URL",
@@ -189,33 +204,33 @@ OPTIONS = (
         help="An SGLang server that computes them, launched as `hsstore server-flags` says; may be "
         "given several times. Its API key is taken from the environment variable HSSTORE_API_KEY.",
     ),
-    click.option(
+    "spool": click.option(
         "--spool",
         metavar="DIR",
         type=click.Path(path_type=Path),
         help="Where the servers' capture plugin writes states, as this machine sees it. Without: "
         "states by JSON.",
     ),
-    click.option(
+    "concurrency": click.option(
         "--concurrency",
         type=click.IntRange(min=1),
         metavar="N",
         help="The most requests that a server is given at once.  [default: by its limits]",
     ),
-    click.option(
+    "batch_tokens": click.option(
         "--batch-tokens",
         type=click.IntRange(min=1),
         metavar="N",
         help="How many tokens are computed at once: in one forward pass, padding included, or on "
         "their way to servers and back.",
     ),
-    click.option(
+    "max_attempts": click.option(
         "--max-attempts",
         type=click.IntRange(min=1),
         metavar="N",
         help="How often a server may fail a sample before it is set aside.  [default: 3]",
     ),
-    click.option(
+    "max_wait": click.option(
         "--max-wait",
         type=click.FloatRange(min=0, min_open=True),
         callback=_finite,
@@ -223,10 +238,10 @@ OPTIONS = (
         help="How long to wait while nothing can go on: while no server can be reached, say.  "
         "[default: 600]",
     ),
-    click.option(
+    "reference": click.option(
         "--reference",
         metavar="MODEL",
         help="The model's folder or GGUF file, to prove on a short prompt which layers a server "
         "returns.",
     ),
-)
+}

@@ -6,6 +6,8 @@ Kinds are stable and only ever added to.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hsstore.model.audit import AuditCounts
+
 Severity = Literal["error", "warning", "note"]
 Level = Literal["quick", "manifest", "data", "thorough"]
 LEVELS: tuple[Level, ...] = ("quick", "manifest", "data", "thorough")
@@ -117,7 +119,8 @@ class Summary:
 
     ``unverified`` counts samples of the shards asked for that were not checked to the level asked
     for: not reached, never extracted, or without the documents that would prove them.
-    ``bytes_checked`` counts stored payload bytes that were read and hashed.
+    ``bytes_checked`` counts stored payload bytes that were read and hashed. ``audit`` says how the
+    samples came out that were computed again, None where none were to be.
     """
 
     level: Level
@@ -130,6 +133,7 @@ class Summary:
     findings: dict[Severity, int] = field(
         default_factory=lambda: {"error": 0, "warning": 0, "note": 0}
     )
+    audit: AuditCounts | None = None
 
     @property
     def sound(self) -> bool:
@@ -138,4 +142,5 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The last line of ``fsck --json``."""
-        return {"type": "summary"} | {name: getattr(self, name) for name in self.__slots__}
+        own = {name: getattr(self, name) for name in self.__slots__}
+        return {"type": "summary"} | own | {"audit": self.audit and self.audit.to_json()}

@@ -43,8 +43,9 @@ def test_json_is_findings_and_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     }  # fmt: skip
     assert set(summary) == {
         "type", "level", "complete", "shards_checked", "shards_total", "samples_damaged",
-        "bytes_checked", "findings", "unverified",
+        "bytes_checked", "findings", "unverified", "audit",
     }  # fmt: skip
+    assert summary["audit"] is None
     assert (summary["type"], summary["complete"], summary["samples_damaged"]) == (
         "summary", True, 1,
     )  # fmt: skip

@@ -17,17 +17,9 @@ from hsstore.capture.layer_ids import UnknownLayerIds, engine_ids, was_seen
 from hsstore.errors import IdentityMismatch, SourceUnavailable
 from hsstore.extraction.sglang import reference as references
 from hsstore.extraction.sglang import structure
-from hsstore.extraction.sglang.likeness import (
-    Rows,
-    agreement,
-    as_recorded,
-    distance,
-    from_record,
-    relative_errors,
-    sketch,
-    values_of,
-)
+from hsstore.extraction.sglang.sketch import as_recorded, from_record, sketch
 from hsstore.extraction.sglang.transport import ENGINE, Ask
+from hsstore.integrity.likeness import Rows, agreement, distance, relative_errors, values_of
 from hsstore.model import commands
 from hsstore.model.calibration import Agreement, Calibration, Engine, Method, norm_of
 from hsstore.model.document import timestamp
@@ -70,19 +62,26 @@ class ServerFacts(Protocol):
 
 
 def make_calibrator(
-    store: Store, reference: str | None, note: Callable[[str], None], *, spool: bool
+    store: Store,
+    reference: str | None,
+    note: Callable[[str], None],
+    *,
+    spool: bool,
+    recording: bool = True,
 ) -> Callable[[Ask, ServerFacts], None]:
     """What a source calls for every server before it believes it.
 
     ``reference`` is a model to compare with, in transformers; without one, the server's own model
     folder is taken where it is here, the store's and small. ``note`` is told what was found;
-    ``spool`` tells that states come through the capture plugin. The calibrator raises
+    ``spool`` tells that states come through the capture plugin. Without ``recording`` the server is
+    proved all the same, but nothing is written into the store. The calibrator raises
     IdentityMismatch where the server is not what the store needs, SourceUnavailable or
     MalformedInput where the reference cannot be had, InvalidDocument for a damaged record.
     """
 
     def calibrate(ask: Ask, facts: ServerFacts) -> None:
-        _Calibration(store, ask, facts, note, spool=spool).run(reference)
+        calibration = _Calibration(store, ask, facts, note, spool=spool, recording=recording)
+        calibration.run(reference)
 
     return calibrate
 
@@ -136,6 +135,7 @@ class _Calibration:
         note: Callable[[str], None],
         *,
         spool: bool,
+        recording: bool,
     ) -> None:
         self.store = store
         self.identity = store.identity
@@ -144,6 +144,7 @@ class _Calibration:
         self.ask = ask
         self.facts = facts
         self.note = note
+        self.recording = recording
         self.engine = engine_of(store.identity, facts, spool=spool)
         self.answers: dict[tuple[int, ...], Rows] = {}
 
@@ -154,7 +155,11 @@ class _Calibration:
         self._compare(known)
         model = Path(reference) if reference else self._at_hand()
         if not self._is_settled(known, "reference" if model else "structure"):
-            self._publish(self._prove(states, prompt, model, asked=reference is not None))
+            found = self._prove(states, prompt, model, asked=reference is not None)
+            if self.recording:
+                self._publish(found)
+            else:
+                self.note(_told(found))
 
     # -- asking --------------------------------------------------------------------------------
 

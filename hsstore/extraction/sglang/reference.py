@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput, SourceUnavailable
-from hsstore.extraction.sglang.likeness import (
+from hsstore.extraction.transformers_source import TransformersSource
+from hsstore.integrity.likeness import (
     Rows,
     agreement,
     cosines,
@@ -18,7 +19,6 @@ from hsstore.extraction.sglang.likeness import (
     relative_errors,
     values_of,
 )
-from hsstore.extraction.transformers_source import TransformersSource
 from hsstore.model.calibration import Agreement
 from hsstore.model.capture import FINAL, FINAL_PRE, Capture, Layer, ModelIdentity
 from hsstore.model.identity import StoreIdentity

@@ -1,6 +1,6 @@
 """Whether every stored chunk is what the manifest says."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from hsstore.integrity.checks.manifests import chunk_range
@@ -13,16 +13,21 @@ from hsstore.model.finding import Finding
 from hsstore.model.manifest import Chunk, Manifest
 
 
-def check(case: ShardCase) -> Iterator[Finding]:
+def check(case: ShardCase, only: Container[int] | None = None) -> Iterator[Finding]:
     """Verify every chunk of ``case.manifest`` that the file is long enough to hold.
 
-    At level thorough what is right is looked at in the same reading (``case.look``).
+    ``only`` leaves out those of all but these samples (global indexes). At level thorough what is
+    right is looked at in the same reading (``case.look``).
     """
     manifest, name = case.manifest, keys.shard_file(case.shard)
     if manifest is None or case.file_bytes is None:
         return
     owners = chunk_owners(case, manifest)
-    within = [c for c in manifest.chunks if c.offset + c.length <= case.file_bytes]
+    within = [
+        c
+        for c in manifest.chunks
+        if c.offset + c.length <= case.file_bytes and (only is None or owners[c.chunk] in only)
+    ]
     by_hash = {c.xxh3_64: c.chunk for c in manifest.chunks}
     if case.subject.at_least("thorough"):
         case.look = ShardLook.of(manifest, case.subject.store.identity)
@@ -33,7 +38,7 @@ def check(case: ShardCase) -> Iterator[Finding]:
                 case.lose([sample], [bad.chunk])
             yield _finding(case, bad, sample, by_hash)
     except Trouble as trouble:
-        case.lose(owners.values())
+        case.lose(s for s in owners.values() if only is None or s in only)
         kind = f"data-{'unreadable' if trouble.state == 'unreadable' else trouble.state}"
         yield case.finding(kind.replace("damaged", "invalid"), trouble.detail, path=name)
 

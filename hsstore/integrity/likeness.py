@@ -1,18 +1,16 @@
-"""How alike two answers to one prompt are, row by row, and the sketch that stands in for one.
+"""How alike two computations of the same rows are, row by row.
 
 States here are float32 [tokens, layers, hidden]; rows of one layer are float32 [tokens, hidden].
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.model.calibration import PROJECTIONS, Agreement, projection_bits
+from hsstore.model.calibration import Agreement
 
 Rows = NDArray[np.float32]
-Sketch = NDArray[np.float64]
 
 
 def values_of(states: NDArray[Any]) -> Rows:
@@ -46,26 +44,3 @@ def agreement(found: NDArray[Any], expected: NDArray[Any]) -> Agreement:
 def distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """The relative error of the middle row: what one odd row cannot change."""
     return float(np.median(relative_errors(found, expected)))
-
-
-def sketch(states: Rows) -> Sketch:
-    """Projections of every row on fixed signs: [layers, tokens, PROJECTIONS].
-
-    The relative error of a row's projections approximates that of the row.
-    """
-    hidden = states.shape[-1]
-    raw = b"".join(projection_bits(n, hidden) for n in range(PROJECTIONS))
-    packed = np.frombuffer(raw, np.uint8).reshape(PROJECTIONS, -1)
-    signs = np.unpackbits(packed, axis=1, count=hidden, bitorder="little") * 2.0 - 1.0
-    projected: Sketch = states.astype(np.float64).transpose(1, 0, 2) @ signs.T
-    return projected
-
-
-def as_recorded(projections: Sketch) -> tuple[tuple[float, ...], ...]:
-    """A sketch as a calibration keeps it: one tuple of float32 values a layer."""
-    return tuple(tuple(layer.astype(np.float32).ravel().tolist()) for layer in projections)
-
-
-def from_record(recorded: Sequence[Sequence[float]]) -> Sketch:
-    """The inverse of ``as_recorded``."""
-    return np.array(recorded, np.float64).reshape(len(recorded), -1, PROJECTIONS)

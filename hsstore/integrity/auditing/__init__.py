@@ -1,0 +1,1 @@
+"""Computing stored samples again, and telling right from wrong by comparison."""
