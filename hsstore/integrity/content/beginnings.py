@@ -47,7 +47,7 @@ class Stray:
     unnamed: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kind:
     """Samples that agree: the sketch of the first one, some of their token digests, and all."""
 
