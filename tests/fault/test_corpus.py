@@ -134,7 +134,7 @@ def tell(rows: dict[str, list[str]], record_property: Callable[[str, object], No
 
 
 def left_after_repair(stores: Stores, folder: Path, codec: str, entry: Entry) -> list[str]:
-    """What is wrong after one repair with a source: findings, and states that are not the seeded."""
+    """What is wrong after one repair with a source; AssertionError for states not the seeded."""
     root = stores.copy(entry.ground, codec, folder)
     entry.inflict(Store.open(root))
     store = Store.open(root, to_check=True)
