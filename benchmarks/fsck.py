@@ -1,4 +1,4 @@
-"""fsck of every chunk against reading the same file with as many threads, both from the disk.
+"""fsck of every chunk, and of all rows, against reading the same file with as many threads.
 
 There is no warm figure: fsck drops a file from the page cache first, since it is the disk it asks.
 """
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from measure import States, interleaved, result
-from stores import fill, planned
+from stores import fill_distinct, planned
 
 from hsstore.integrity.fsck import fsck
 from hsstore.model import keys
+from hsstore.model.finding import Level
 
 THREADS = 2
 PIECE_BYTES = 4 << 20
@@ -24,11 +25,12 @@ def measure(folder: Path, states: States, samples: int, *, label: str) -> list[d
     root = folder / "store"
     shutil.rmtree(root, ignore_errors=True)
     store = planned(root, states, samples)
-    fill(store, states)
+    fill_distinct(store, states)
     payload = root / keys.shard_file(0)
     contenders = {
         "read": lambda: read_all(payload),
-        "fsck --level data": lambda: clean(root),
+        "fsck --level data": lambda: clean(root, "data"),
+        "fsck --level thorough": lambda: clean(root, "thorough"),
     }
     moved = payload.stat().st_size
     cold = interleaved(contenders, before=lambda: forget(payload), rounds=5)
@@ -37,9 +39,9 @@ def measure(folder: Path, states: States, samples: int, *, label: str) -> list[d
     ]
 
 
-def clean(root: Path) -> None:
+def clean(root: Path, level: Level) -> None:
     """Fsck that must find nothing, or the time means nothing."""
-    findings = list(fsck(root, "data", threads=THREADS))
+    findings = list(fsck(root, level, threads=THREADS))
     if findings:
         raise SystemExit(f"the store to measure on is damaged: {findings[0]}")
 

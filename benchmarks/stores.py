@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 from measure import States
 
 from hsstore.extraction.extractor import extract
@@ -28,6 +29,15 @@ class MemorySource(SeededSource):
             yield Extracted(request.sample, self._states)
 
 
+class DistinctSource(MemorySource):
+    """The same states with other lowest bits for each sample, of up to 128 samples."""
+
+    def states(self, requests: Iterable[Request]) -> Iterator[Extracted]:
+        """States whose norms and exponents are those that were given."""
+        for request in requests:
+            yield Extracted(request.sample, self._states ^ np.uint16(request.sample % 128))
+
+
 def planned(root: Path, states: States, samples: int) -> Store:
     """A store for ``samples`` times ``states`` [tokens, layers, hidden], all in one shard."""
     tokens, layers, hidden = states.shape
@@ -47,3 +57,8 @@ def planned(root: Path, states: States, samples: int) -> Store:
 def fill(store: Store, states: States) -> None:
     """Extract everything that is missing."""
     extract(store, MemorySource(store.identity, states))
+
+
+def fill_distinct(store: Store, states: States) -> None:
+    """The same, and no two samples hold the same rows."""
+    extract(store, DistinctSource(store.identity, states))

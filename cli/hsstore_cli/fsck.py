@@ -31,8 +31,8 @@ from hsstore_cli.options import Command, json_option, shards_option, store_argum
     type=click.Choice(get_args(Level)),
     default="data",
     show_default=True,
-    help="quick: markers and sizes. manifest: also all documents, indexes, token files, arrays. "
-    "data: also every stored chunk.",
+    help="quick: markers and sizes. manifest: also all documents, indexes, token files, arrays, "
+    "and norms by layer. data: also every stored chunk. thorough: also what the decoded rows are.",
 )
 @shards_option
 @click.option(

@@ -113,9 +113,9 @@ PLANTED = {
     "zero-row": ("content-zero", put(slice(0, 1), slice(0, 1), 0), "layer 1: row 0 of"),
     "constant": ("content-constant", first_row_everywhere, "layer 3: all rows"),
     "stuck": ("content-constant", stuck, "layer final: rows 7-"),
-    "early": ("content-shifted", lambda s: np.roll(s, -1, axis=0), "the same 1 tokens agree"),
-    "late": ("content-shifted", lambda s: np.roll(s, 1, axis=0), "the same 1 tokens agree"),
-    "layers": ("content-shifted", lambda s: s[:, ::-1].copy(), "the same 1 tokens agree"),
+    "early": ("content-shifted", lambda s: np.roll(s, -1, axis=0), "the same token agree"),
+    "late": ("content-shifted", lambda s: np.roll(s, 1, axis=0), "the same token agree"),
+    "layers": ("content-shifted", lambda s: s[:, ::-1].copy(), "the same token agree"),
 }
 
 

@@ -20,7 +20,7 @@ SHOWN_SAMPLES = 3
 def note(case: ShardCase) -> None:
     """Keep what is needed of a shard to compare it with others, and let go of the rest."""
     subject = case.subject
-    if case.manifest is not None:
+    if case.manifest is not None and subject.at_least("manifest"):
         subject.compared.add(case.manifest, subject.tokens(case.shard), case.look, case.unsound)
     case.look = None
 
@@ -107,7 +107,8 @@ def _stray_words(subject: Subject, stray: Stray) -> str:
     form = Form(subject.store.identity)
     layer = form.names[form.telling[stray.layer]]
     more = f"; {stray.unnamed} more that may be astray are not named" if stray.unnamed else ""
+    same = "token" if stray.tokens == 1 else f"{stray.tokens} tokens"
     return (
-        f"{stray.witnesses} other samples that begin with the same {stray.tokens} tokens agree in "
+        f"{stray.witnesses} other samples that begin with the same {same} agree in "
         f"row {stray.tokens - 1}, and this one's is {stray.error:.2f} off in {layer}{more}"
     )

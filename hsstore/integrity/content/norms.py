@@ -21,7 +21,7 @@ JUDGED_ROWS = 8
 PEERS = 16
 # How many standard deviations (by the median of deviations) and what factor an outlier is off.
 # Measured: 5.6 and 1.2 within one model; 1.6 between layers 6 and 15 of 30.
-DEVIATIONS = 8.0
+DEVIATIONS = 6.0
 FACTOR = 1.5
 # A store of equal norms would make every rounding an outlier.
 LEAST_DEVIATION = 0.01

@@ -19,6 +19,7 @@ Place = Literal["first", "second", "last", "all"]
 PLACES: tuple[Place, ...] = ("first", "second", "last", "all")
 # As many samples with one token make it sure whose the rows are.
 WITNESSES = 3
+EXAMPLES = 4
 
 _ENTRY = np.dtype(
     [("hash", "<u8"), ("token", "<i8"), ("sample", "<i8"), ("shard", "<i4"), ("place", "<i1")]
@@ -92,9 +93,18 @@ def _accused(equal: NDArray[np.void]) -> Iterator[Twin]:
     tokens = {(int(e["sample"]), int(e["token"])) for e in equal}
     ((usual, count), *_) = Counter(token for _, token in tokens).most_common(1)
     certain = count >= WITNESSES and 2 * count > len(tokens)
-    for entry in equal:
-        others = equal[(equal["token"] != entry["token"]) & (equal["sample"] != entry["sample"])]
-        if len(others) and not (certain and entry["token"] == usual):
-            other = others[0]
+    others = _examples(equal)
+    for entry in equal[equal["token"] != usual] if certain else equal:
+        apart = (
+            o for o in others if o["token"] != entry["token"] and o["sample"] != entry["sample"]
+        )
+        if (other := next(apart, None)) is not None:
             yield Twin(int(entry["shard"]), int(entry["sample"]), PLACES[entry["place"]],
                        int(other["sample"]), PLACES[other["place"]], certain)  # fmt: skip
+
+
+def _examples(equal: NDArray[np.void]) -> list[np.void]:
+    """The first and last entry of a few tokens: many may be equal, and one example is enough."""
+    tokens = np.unique(equal["token"])[:EXAMPLES]
+    of_each = [equal[equal["token"] == token] for token in tokens]
+    return [entry for entries in of_each for entry in (entries[0], entries[-1])]
