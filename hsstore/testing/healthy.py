@@ -15,6 +15,7 @@ from hsstore.testing.sources import SeededSource, seeded_states
 from hsstore.testing.stores import empty_store, fill, grown, key_of, replace
 
 LAYERS: tuple[tuple[Layer, ...], ...] = (
+    (0,),
     (1,),
     ("final",),
     ("final:pre", "final"),

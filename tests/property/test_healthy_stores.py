@@ -12,6 +12,7 @@ from hsstore.integrity.fsck import fsck
 from hsstore.model.finding import LEVELS, Level
 from hsstore.storage.store import Store
 from hsstore.testing.healthy import Told, healthy_store
+from hsstore.testing.stores import empty_store, fill
 
 # In two parts, for two processes.
 STORES = 1000
@@ -37,6 +38,17 @@ def expect_silence(root: Path, seed: int) -> bool:
 @given(st.integers(STORES, 2**32))
 def test_healthy_stores_are_silent(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     expect_silence(tmp_path_factory.mktemp("healthy") / "store", seed)
+
+
+@pytest.mark.parametrize(("layer", "hidden_size"), [(0, 8), (1, 1), (1, 2)])
+def test_rows_of_few_bits_or_of_no_layer_that_tells_are_not_compared(
+    tmp_path: Path, layer: int, hidden_size: int
+) -> None:
+    """With so many samples some rows of a few bits are equal by chance."""
+    store = empty_store(
+        tmp_path / "store", [7] * 60, layers=(layer,), hidden_size=hidden_size, shard_rows=512
+    )
+    assert told(fill(store), "thorough") == set()
 
 
 @pytest.mark.sweep
