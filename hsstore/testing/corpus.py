@@ -79,6 +79,13 @@ NO_STORE = Place("not-a-store", "quick", keys.IDENTITY)
 Named = Callable[[Store], str]
 
 
+def _numbers_of(store: Store, shard: int) -> tuple[str, ...]:
+    return tuple(f"#{sample}" for sample in store.samples.shard_samples(shard))
+
+
+_NAMED = {"keys": keys_of, "numbers": _numbers_of}
+
+
 @dataclass(frozen=True, slots=True)
 class FileKind:
     """A kind of file: where one is, and what is said of it by what was done to it.
@@ -103,13 +110,7 @@ class FileKind:
         kind = self.says[manner]
         if kind is None:
             return ()
-        named = {
-            "keys": keys_of,
-            "numbers": lambda store, shard: tuple(
-                f"#{n}" for n in store.samples.shard_samples(shard)
-            ),
-        }
-        samples = named[self.samples](store, SHARD) if self.samples else None
+        samples = self.samples and _NAMED[self.samples](store, SHARD)
         shard = SHARD if self.of_shard else None
         return (Place(kind, self.level, self.path(store), shard, samples, self.chunk),)
 

@@ -45,7 +45,7 @@ def verdicts(honest: Path, folder: Path, lie: Falsehood) -> dict[str, str]:
     doubt = {f"#{sample}" for sample in lie.in_doubt}
     seen = false - {f"#{sample}" for sample in lie.unseen}
     others = doubt | (false - seen)
-    found = {
+    found: dict[str, str] = {
         level: verdict(look(store, level), lie.kind, seen, others,
                        promised=COLUMNS.index(level) >= COLUMNS.index(lie.level))
         for level in LEVELS
