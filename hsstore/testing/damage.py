@@ -1,7 +1,8 @@
 """Damage to stores, as disks, copies and people inflict it; times of files are put back.
 
-Each entry of the corpus damages one file of a filled store and says which finding must name it,
-at which level it must show at the latest, and whether states have to be made again.
+Each entry of CORPUS damages one file of a filled store and says which finding must name it, at
+which level it must show at the latest, and whether states have to be made again. It is what every
+test of fsck and repair goes through; ``corpus.py`` has all of it.
 """
 
 import errno
@@ -21,6 +22,7 @@ from hsstore.model.marker import Marker
 from hsstore.storage.store import Store
 
 PAGE = 4096
+LONG_AGO = 1_000_000_000
 SHARD = 1
 
 # -- on files --------------------------------------------------------------------------------------
@@ -96,6 +98,11 @@ def to_pipe(path: Path) -> None:
     """Put a named pipe, which nobody writes to, in place of a file."""
     path.unlink()
     os.mkfifo(path)
+
+
+def age(path: Path) -> None:
+    """Make a file look as if nobody had changed it for long."""
+    os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 # -- on stores -------------------------------------------------------------------------------------

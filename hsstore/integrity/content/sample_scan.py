@@ -23,6 +23,8 @@ SKETCH_VALUES = 32
 # As many values decide whether two rows are worth comparing whole.
 PROBED_VALUES = 8
 
+TELLING_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -162,7 +164,9 @@ class _Pass:
 
     def _keep(self, position: int, row: Bits) -> None:
         telling = row[self.form.telling]
-        self._hashes[position] = xxhash.xxh3_64_intdigest(telling.data) if telling.size else 0
+        # Rows of a few bits are equal by chance.
+        if telling.nbytes >= TELLING_BYTES:
+            self._hashes[position] = xxhash.xxh3_64_intdigest(telling.data)
         if position in BEGINNINGS:
             step = max(telling.shape[1] // SKETCH_VALUES, 1)
             values = telling[:, ::step][:, :SKETCH_VALUES].copy()

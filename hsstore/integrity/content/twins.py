@@ -84,6 +84,8 @@ def _hashes(looked: Looked, ids: NDArray[np.int32]) -> Iterator[tuple[Place, int
     for position, place in rows.items():
         if position in looked.hashes:
             yield place, looked.hashes[position], int(ids[position])
+    if not looked.hashes:
+        return
     whole = xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids, "<i4").data)
     yield "all", int(looked.content[:16], 16), whole >> 1
 
