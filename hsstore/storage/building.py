@@ -54,18 +54,41 @@ def building(target: Path, identity: bytes, filesystem: Filesystem) -> Iterator[
     that lacks what commits stand on.
     """
     _remove_leftovers(target, filesystem)
-    root = target.with_name(f".{target.name}.creating-{secrets.token_hex(4)}")
-    root.mkdir()
-    try:
-        filesystem.write_new(root / keys.IDENTITY, identity)
-        with filesystem.opened(root / keys.IDENTITY, os.O_RDWR) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _probe(root, filesystem)
-            yield root
-    finally:
-        # The error on its way is the one to see, not that of cleaning up behind it.
-        with contextlib.suppress(OSError):
-            _remove(root)
+    root, held = _begun(target, identity, filesystem)
+    with held:
+        _probe(root, filesystem)
+        yield root
+
+
+def _begun(
+    target: Path, identity: bytes, filesystem: Filesystem
+) -> tuple[Path, contextlib.ExitStack]:
+    """A folder with its hsstore.json, and what holds that locked and removes the folder at the end.
+
+    Before it is locked another process may take it for abandoned, and remove it: then there is
+    another.
+    """
+    while True:
+        root = target.with_name(f".{target.name}.creating-{secrets.token_hex(4)}")
+        root.mkdir()
+        with contextlib.ExitStack() as stack:
+            stack.callback(_discard, root)
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                _lock(root, identity, filesystem, stack)
+                return root, stack.pop_all()
+
+
+def _lock(root: Path, identity: bytes, filesystem: Filesystem, stack: contextlib.ExitStack) -> None:
+    filesystem.write_new(root / keys.IDENTITY, identity)
+    fd = stack.enter_context(filesystem.opened(root / keys.IDENTITY, os.O_RDWR))
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    filesystem.status(root / keys.IDENTITY)
+
+
+def _discard(root: Path) -> None:
+    # The error on its way is the one to see, not that of cleaning up behind it.
+    with contextlib.suppress(OSError):
+        _remove(root)
 
 
 def publish(root: Path, target: Path, filesystem: Filesystem) -> None:
@@ -126,7 +149,10 @@ def remove_abandoned(leftover: Path, filesystem: Filesystem) -> None:
             _remove(leftover)
     except FileNotFoundError:
         # Its maker writes that file first and removes it last: a power cut lost it alone.
-        _remove(leftover)
+        if set(filesystem.names(leftover)) - {keys.IDENTITY} and not filesystem.exists(
+            leftover / keys.IDENTITY
+        ):
+            _remove(leftover)
 
 
 def _is_locked(leftover: Path, filesystem: Filesystem) -> bool:

@@ -139,7 +139,7 @@ SYNCS = (
     Sync("gc._Run._secure: commit", "spare", GC, "what is not durable yet is rolled forward"),
     Sync("gc.Bin.drop: stage", "spare", GC, "a folder of its own, renamed into and removed"),
     # -- creating
-    Sync("building.building: hsstore.json", "must", CREATE, "13.2"),
+    Sync("building._lock: hsstore.json", "must", CREATE, "13.2"),
     Sync("building._probe*", "spare", CREATE, "a try of what the filesystem can"),
     Sync("building.publish: ..", "must", CREATE, "13.2: success, then gone"),
     Sync("builder.StoreFiles.write: plan/S/S.npz", "must", CREATE, "I17"),

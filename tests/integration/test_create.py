@@ -404,3 +404,27 @@ def test_the_work_of_a_live_create_is_left_alone(folder: Path) -> None:
         make(folder)
     assert (alive / keys.IDENTITY).exists()
     assert (elsewhere / keys.IDENTITY).exists()
+
+
+@pytest.mark.parametrize("after", ["mkdir", "write_new"])
+def test_a_creation_that_another_took_for_abandoned_begins_anew(folder: Path, after: str) -> None:
+    """Before its lock is held, it looks like what a killed one left."""
+    removed: list[Path] = []
+
+    class Raced(Filesystem):
+        def write_new(self, path: Path, data: Buffer) -> None:
+            if path.name == keys.IDENTITY and after == "mkdir":
+                self.remove_first(path.parent)
+            super().write_new(path, data)
+            if path.name == keys.IDENTITY:
+                self.remove_first(path.parent)
+
+        def remove_first(self, creation: Path) -> None:
+            if not removed:
+                removed.append(creation)
+                building.remove_abandoned(creation, self)
+                assert not creation.exists()
+
+    make(folder, filesystem=Raced())
+    assert removed
+    assert left_behind(folder) == ["store"]

@@ -99,9 +99,10 @@ class Run(ABC):
     def _is_free(self) -> bool:
         """Whether there is nothing at the destination; StoreExists where it is no store."""
         target, filesystem = self.place.target, self.place.filesystem
-        if filesystem.exists(target / keys.IDENTITY):
-            return False
         if filesystem.exists(target) and (not target.is_dir() or filesystem.names(target)):
+            # Asked for last: a store appears there at once.
+            if filesystem.exists(target / keys.IDENTITY):
+                return False
             raise StoreExists(
                 "something other than a store is there",
                 place=str(target),
