@@ -35,6 +35,11 @@ def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
     return f"{value:.2f} {units[exponent]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: ``1 item``, ``2 items``."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time span in its two largest units: ``42 s``, ``3 min 5 s``, ``9 d 4 h``."""
     whole = round(seconds)
