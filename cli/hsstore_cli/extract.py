@@ -252,7 +252,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
                 signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
         asked = True
-        click.echo("stopping after the samples in work; once more to stop at once", err=True)
+        render.tell("stopping after the samples in work; once more to stop at once")
 
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {each: signal.signal(each, ask) for each in signals}

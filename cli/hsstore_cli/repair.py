@@ -99,7 +99,7 @@ def command(
 
 def note(text: str) -> None:
     """One line for people, on stderr."""
-    click.echo(text, err=True)
+    render.tell(text)
 
 
 def _code(result: "RepairResult") -> int:

@@ -187,3 +187,8 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     number = (tmp_path / "file").read_bytes()
     assert len(number) == 1
     assert number[0] > 2
+
+
+def test_an_error_that_nobody_can_be_told_of_keeps_its_code() -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m hsstore_cli status /nowhere 2>/dev/full"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False, timeout=60).returncode == 8
