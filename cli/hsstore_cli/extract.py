@@ -183,7 +183,7 @@ class _Run:
                 raise OutOfSpace(
                     f"{error.strerror}; the samples in committed shards and journals are safe",
                     place=error.filename,
-                    remedy="free space, then run the same command again to go on",
+                    remedy=f"{OutOfSpace.from_os(error).remedy} to go on",
                 ) from error
             raise
         finally:
