@@ -158,14 +158,7 @@ class StorageFailed(HsstoreError):
         out_of_space = error.errno in OUT_OF_SPACE
         chosen = OutOfSpace if out_of_space and not issubclass(cls, OutOfSpace) else cls
         place = None if error.filename is None else str(error.filename)
-        remedies = {
-            errno.EROFS: "the filesystem is read-only: remount it writable or choose another",
-            errno.EACCES: "check the permissions of the path",
-            errno.EPERM: "check the permissions of the path",
-        }
-        remedy = remedies.get(error.errno or 0)
-        if out_of_space:
-            remedy = "free space, then run the same command again"
+        remedy = _REMEDIES.get(error.errno or 0)
         return chosen(  # type: ignore[return-value]
             error.strerror or str(error), place=place, remedy=remedy
         )
@@ -184,3 +177,16 @@ class Stopped(HsstoreError):
 
 
 OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_REMEDIES = {
+    errno.ENOSPC: "free space, then run the same command again",
+    errno.EDQUOT: "free space, then run the same command again",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or use a filesystem that takes larger "
+    "files; then run the same command again",
+    errno.EROFS: "the filesystem is read-only: remount it writable or choose another",
+    errno.EACCES: "check the permissions of the path",
+    errno.EPERM: "check the permissions of the path",
+    errno.EIO: "see what dmesg says, mend the storage, then run the same command again",
+    errno.ENOENT: "check the path, and that nothing was moved away or mounted over it",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}

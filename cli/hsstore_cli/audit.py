@@ -116,7 +116,7 @@ def _rounded_up(share: float) -> str:
 
 def _note(text: str) -> None:
     """One line for people, on stderr."""
-    click.echo(text, err=True)
+    render.tell(text)
 
 
 _AUDIT = click.option(

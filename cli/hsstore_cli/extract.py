@@ -171,7 +171,7 @@ class _Run:
                 raise OutOfSpace(
                     f"{error.strerror}; the samples in committed shards and journals are safe",
                     place=error.filename,
-                    remedy="free space, then run the same command again to go on",
+                    remedy=f"{OutOfSpace.from_os(error).remedy} to go on",
                 ) from error
             raise
         finally:
@@ -240,7 +240,7 @@ def stopping(after: str = "the samples in work") -> Iterator[Callable[[], bool]]
                 signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
         asked = True
-        click.echo(f"stopping after {after}; once more to stop at once", err=True)
+        render.tell(f"stopping after {after}; once more to stop at once")
 
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {each: signal.signal(each, ask) for each in signals}

@@ -79,7 +79,7 @@ def _look(store: "Store", *, quarantine: bool, as_json: bool) -> None:
         click.echo("nothing is needless")
         return
     words = ["hsstore gc", shlex.quote(str(store.root)), *["--quarantine"] * quarantine, "--apply"]
-    click.echo(f"{len(sight.items)} items, {_total(sight.items)}")
+    click.echo(f"{render.counted(len(sight.items), 'item')}, {_total(sight.items)}")
     click.echo(f"Nothing was removed. To remove it: {' '.join(words)}")
 
 
@@ -112,8 +112,11 @@ def _show(done: Cleared) -> None:
         click.echo(note)
     for line in _held(done.held):
         click.echo(line)
+    if not (done.removed or done.kept):
+        click.echo("nothing is needless")
+        return
     end = f"; {len(done.kept)} could not be removed" if done.kept else ""
-    click.echo(f"{len(done.removed)} items removed, {_total(done.removed)}{end}")
+    click.echo(f"{render.counted(len(done.removed), 'item')} removed, {_total(done.removed)}{end}")
 
 
 def _text(item: Litter) -> str:
@@ -123,24 +126,27 @@ def _text(item: Litter) -> str:
 def _total(items: Iterable[Litter]) -> str:
     listed = [*items]
     inodes = sum(item.inodes for item in listed)
-    return f"{render.size(sum(item.bytes for item in listed))} in {inodes} files and folders"
+    freed = render.size(sum(item.bytes for item in listed))
+    return f"{freed} in {inodes} {'file or folder' if inodes == 1 else 'files and folders'}"
 
 
 def _left_alone(sight: Sighting) -> list[str]:
     lines = _held(sight.held)
     if sight.unfinished:
-        lines.append(
-            f"shards with a decided replacement that is not finished: {ranges(sight.unfinished)}"
-        )
+        lines.append(f"replacement decided and not finished: {_shards(sight.unfinished)}")
     return lines
 
 
 def _held(held: list[int]) -> list[str]:
     shards = [number for number in held if number != keys.GROWTH]
-    lines = [f"shards that others have claimed, left alone: {ranges(shards)}"] if shards else []
+    lines = [f"claimed by others, left alone: {_shards(shards)}"] if shards else []
     if keys.GROWTH in held:
         lines.append("the store is being extended or repaired: what belongs to that is left alone")
     return lines
+
+
+def _shards(numbers: list[int]) -> str:
+    return f"{'shard' if len(numbers) == 1 else 'shards'} {ranges(numbers)}"
 
 
 def _line(item: Litter, *, removed: bool, detail: str | None) -> dict[str, object]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import click
-
 from hsstore.errors import StorageFailed
+from hsstore_cli import render
 
 FIGURES_SECONDS = 10.0
 
@@ -94,4 +93,4 @@ class JsonLog:
             # Its buffer would be written again at the end.
             with contextlib.suppress(OSError):
                 failed.close()
-        click.echo(f"{self._place}: {error.strerror}; going on without the log", err=True)
+        render.tell(f"{self._place}: {error.strerror}; going on without the log")

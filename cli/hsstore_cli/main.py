@@ -10,7 +10,7 @@ import click
 
 from hsstore import __version__
 from hsstore.errors import HsstoreError, Stopped, StorageFailed
-from hsstore_cli import exit_codes
+from hsstore_cli import exit_codes, render
 
 COMMANDS = {
     "plan": "Say what a run needs, against what the target has.",
@@ -93,7 +93,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, OSError):
         error = StorageFailed.from_os(error)
     line, code = _verdict(error)
-    click.echo(f"hsstore: error: {' '.join(line.split())}", err=True)
+    render.tell(f"hsstore: error: {' '.join(line.split())}")
     return code
 
 

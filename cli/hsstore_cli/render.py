@@ -1,5 +1,6 @@
 """How results look: sizes and times for people, JSON for scripts, progress on stderr."""
 
+import contextlib
 import json
 import sys
 import time
@@ -35,6 +36,11 @@ def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
     return f"{value:.2f} {units[exponent]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: ``1 item``, ``2 items``."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time span in its two largest units: ``42 s``, ``3 min 5 s``, ``9 d 4 h``."""
     whole = round(seconds)
@@ -51,6 +57,15 @@ def duration(seconds: float) -> str:
 def emit_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
     """Write one value as one line of JSON on stdout; ValueError for NaN and infinities."""
     click.echo(json.dumps(value, allow_nan=False))
+
+
+def tell(text: str) -> None:
+    """Write a line for people on stderr.
+
+    Where that is on a full disk, or its reader is gone, nobody is told; no reason to end a run.
+    """
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def short_size(count: float) -> str:
@@ -139,7 +154,8 @@ class Bar:
         """Write a line above the bar."""
         from tqdm import tqdm  # noqa: PLC0415 - only a terminal needs it
 
-        tqdm.write(text, file=sys.stderr)
+        with contextlib.suppress(OSError):  # as in ``tell``
+            tqdm.write(text, file=sys.stderr)
 
     def event(self, name: str, members: Mapping[str, Any]) -> None:
         """Show figures beside the bar, instead of tqdm's own guesses."""
@@ -184,7 +200,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Write a line."""
-        click.echo(text, err=True)
+        tell(text)
 
     def event(self, name: str, members: Mapping[str, Any]) -> None:
         """Keep figures for the next line."""

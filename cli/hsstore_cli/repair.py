@@ -187,7 +187,7 @@ def _end(ctx: click.Context, result: "RepairResult", *, as_json: bool, again: st
 
 def note(text: str) -> None:
     """One line for people, on stderr."""
-    click.echo(text, err=True)
+    render.tell(text)
 
 
 def _code(result: "RepairResult") -> int:

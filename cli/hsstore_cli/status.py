@@ -85,7 +85,7 @@ def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
     from hsstore.integrity.state import State  # noqa: PLC0415 - numpy, as above
 
     def note(text: str) -> None:
-        click.echo(text, err=True)
+        render.tell(text)
 
     folder = state_folder(typed, note)
     if folder is None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from hsstore.storage.in_flight import InFlight
-from hsstore_cli import exit_codes
+from hsstore_cli import exit_codes, standard_streams
 from hsstore_cli.lifeline import Lifeline
 from hsstore_cli.supervisor import AWAITED, Supervisor
 
@@ -26,6 +26,7 @@ def main() -> int:
 
     Without a command there is nothing to supervise, and nothing with ``HSSTORE_STALL_SECONDS=0``.
     """
+    standard_streams.ensure()
     try:
         seconds = stall_seconds(os.environ)
     except ValueError as error:

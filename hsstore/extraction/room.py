@@ -15,6 +15,10 @@ from hsstore.storage.store import Store
 POLL_SECONDS = 0.5
 # Free space is no evidence on thin storage, nor under a quota: only trying again tells.
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
+# A disk that takes nothing more while it has less than this is just full.
+SURPRISING_FREE = 1 << 20
+# A shard on its way takes about half as many.
+FEW_INODES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Room:
         self._not_before = 0.0
         self._retry = RETRY_SECONDS
         self._stuck_since: float | None = None
+        self._told_lacking = 0
 
     @property
     def waits(self) -> bool:
@@ -110,6 +115,10 @@ class Room:
         if self._stuck_since is None:
             self._stuck_since = time.monotonic()
             self._tell("paused", self._shortage())
+        elif self._lacking > self._told_lacking:
+            # What was asked for is there, and turned out not to be enough.
+            self._progress.note(f"extraction still paused: {self._shortage()}")
+        self._told_lacking = self._lacking
         while not stop() and not self._is_there():
             waited = time.monotonic() - self._stuck_since
             if waited >= self._policy.max_wait_seconds:
@@ -127,10 +136,15 @@ class Room:
         return time.monotonic() >= self._not_before and self._free() >= self._lacking
 
     def _shortage(self) -> str:
-        free, needed = self._free(), self._lacking
-        if free >= needed:
-            return f"the disk takes no more, although it says that {_size(free)} are free"
-        return f"{_size(free)} of the disk are free, {_size(needed)} are needed"
+        space, needed = available(self._root), self._lacking
+        free = space.available_bytes
+        if free < needed:
+            return f"{_size(free)} of the disk are free, {_size_up(needed)} are needed to go on"
+        if space.available_inodes is not None and space.available_inodes < FEW_INODES:
+            return f"too few inodes of the disk are free for more files: {space.available_inodes}"
+        if free < SURPRISING_FREE:
+            return f"the disk takes no more: {_size(free)} are free"
+        return f"the disk takes no more, although it says that {_size(free)} are free"
 
     def _tell(self, name: str, detail: str) -> None:
         self._progress.note(f"extraction {name}: {detail}")
@@ -146,4 +160,11 @@ class Room:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 10**8 else f"{count / 1e3:.0f} kB"
+    """Not more than it is."""
+    return f"{count // 10**7 / 100:.2f} GB" if count >= 10**8 else f"{count // 1000} kB"
+
+
+def _size_up(count: int) -> str:
+    """Not less than it is: whoever frees so much has freed enough."""
+    step = 10**7 if count >= 10**8 else 1000
+    return _size(-(-count // step) * step)

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -56,7 +56,7 @@ def clear(store: Store, *, quarantine: bool = False) -> Cleared:
 
 @dataclass(slots=True)
 class _Run:
-    """One run; ``found`` are the items by what they were called before anybody was fenced."""
+    """One run; ``found`` are the items, named as first seen, by their names before any fencing."""
 
     store: Store
     found: dict[str, Litter] = field(default_factory=dict)
@@ -93,7 +93,11 @@ class _Run:
         return None if item.claim is None else self.refused.get(str(item.claim))
 
     def _note(self, items: list[Litter]) -> None:
-        self.found |= {_unfenced(item): item for item in items}
+        for item in items:
+            name = _unfenced(item)
+            # A takeover renames what whoever typed the command has seen under its own name.
+            known = self.found.get(name, item)
+            self.found[name] = replace(item, path=known.path)
 
     def _is_there(self, item: Litter) -> bool:
         """Whether an item is there, also under the name that a takeover gave it."""

@@ -4,9 +4,10 @@ import errno
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -138,6 +139,34 @@ def test_a_signal_stops_after_the_sample_in_work(
     assert run(store, "--json") == 0
     found = summary(capsys)
     assert (found["samples_resumed"], found["samples_extracted"]) == (1, 5)
+
+
+def without_readers() -> TextIO:
+    """A stream whose reader is gone, as after the end of a ``tee``."""
+    reader, pipe = os.pipe()
+    os.close(reader)
+    return os.fdopen(pipe, "w", buffering=1)
+
+
+def full() -> TextIO:
+    """A stream onto a full disk."""
+    return Path("/dev/full").open("w", buffering=1)
+
+
+@pytest.mark.parametrize("spoilt", [without_readers, full])
+def test_stopping_is_orderly_where_nobody_can_be_told(
+    store: Store,
+    use: Use,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    spoilt: Callable[[], TextIO],
+) -> None:
+    use(before=lambda sample: os.kill(os.getpid(), signal.SIGINT) if sample == 3 else None)
+    monkeypatch.setattr(sys, "stderr", spoilt())
+    assert run(store) == 32
+    assert capsys.readouterr().out.endswith("\nstopped; run the same command again to go on\n")
+    use()
+    assert run(store) == 0
 
 
 def test_a_second_signal_stops_at_once(

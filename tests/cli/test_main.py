@@ -2,10 +2,12 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -160,3 +162,33 @@ def test_reader_that_went_away_leaves_no_traceback() -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (8, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_change_nothing(closed: str) -> None:
+    for typed, code in (("--help", 0), ("status --help", 0), ("status /nowhere", 8)):
+        command = f"exec {shlex.quote(sys.executable)} -m hsstore_cli {typed} {closed}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == code
+        lines = 0 if code == 0 or "2>&-" in closed else 1
+        assert len(done.stderr.splitlines()) == lines, done.stderr
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    code = (
+        "import os; from hsstore_cli import standard_streams; standard_streams.ensure(); "
+        f"file = os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY); "
+        "print('lost'); os.write(2, b'lost'); os.write(file, bytes([file]))"
+    )
+    command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} <&- >&- 2>&-"
+    subprocess.run(["/bin/sh", "-c", command], check=True, timeout=60)
+    number = (tmp_path / "file").read_bytes()
+    assert len(number) == 1
+    assert number[0] > 2
+
+
+def test_an_error_that_nobody_can_be_told_of_keeps_its_code() -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m hsstore_cli status /nowhere 2>/dev/full"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False, timeout=60).returncode == 8

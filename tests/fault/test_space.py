@@ -282,6 +282,51 @@ def test_a_little_more_than_the_least_does_not_end_a_pause(
     assert clock.now == 20
 
 
+@pytest.mark.parametrize(
+    ("free", "inodes", "said"),
+    [
+        (999, None, "0 kB of the disk are free, 2 kB are needed to go on"),
+        (1250, None, "the disk takes no more: 1 kB are free"),
+        (10**9, 3, "too few inodes of the disk are free for more files: 3"),
+        (10**9, 99, "the disk takes no more, although it says that 1.00 GB are free"),
+    ],
+)
+def test_a_pause_says_what_is_lacking(
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    inodes: int | None,
+    said: str,
+) -> None:
+    store, told = empty_store(tmp_path / "store", LENGTHS), Told()
+    found = space.Space(store.root, 0, 10**10, 0, free, inodes)
+    monkeypatch.setattr(room, "available", lambda _: found)
+    waiting = room.Room(store, SpacePolicy(min_free_bytes=1000), told)
+    waiting.refused()
+    waiting.wait(lambda: clock.now > 0, lambda _: None)
+    assert told.notes == [f"extraction paused: {said}"]
+
+
+def test_a_pause_that_turns_out_to_need_more_says_so(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, told, free = empty_store(tmp_path / "store", LENGTHS), Told(), [0]
+    monkeypatch.setattr(
+        room, "available", lambda _: space.Space(store.root, 0, 10**10, 0, free[-1], None)
+    )
+    waiting = room.Room(store, SpacePolicy(min_free_bytes=1000), told)
+    for needed, enough in ((0, 1250), (10**8, 10**9)):
+        clock.when_waiting = lambda enough=enough: free.append(enough)  # type: ignore[misc]
+        assert not waiting.has(needed)
+        waiting.wait(lambda: False, lambda _: None)
+    assert told.notes == [
+        "extraction paused: 0 kB of the disk are free, 2 kB are needed to go on",
+        "extraction still paused: 1 kB of the disk are free, 0.11 GB are needed to go on",
+    ]
+    assert told.events == ["paused"]
+
+
 def test_stopping_ends_a_pause(tmp_path: Path, clock: Clock) -> None:
     filesystem = FaultyFilesystem(GROWING)
     store = Store.open(empty_store(tmp_path / "store", LENGTHS).root, filesystem=filesystem)

@@ -38,10 +38,13 @@ def test_place_and_remedy_may_be_missing() -> None:
     [
         (errno.ENOSPC, OutOfSpace, "free space"),
         (errno.EDQUOT, OutOfSpace, "free space"),
-        (errno.EFBIG, OutOfSpace, "free space"),
+        (errno.EFBIG, OutOfSpace, "ulimit -f"),
         (errno.EROFS, StorageFailed, "read-only"),
         (errno.EACCES, StorageFailed, "permissions"),
-        (errno.EIO, StorageFailed, None),
+        (errno.EIO, StorageFailed, "dmesg"),
+        (errno.ENOENT, StorageFailed, "moved away or mounted over"),
+        (errno.EMFILE, StorageFailed, "ulimit -n"),
+        (errno.ENXIO, StorageFailed, None),
     ],
 )
 def test_what_the_system_said_becomes_one_line(
