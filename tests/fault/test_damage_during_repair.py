@@ -71,10 +71,10 @@ DISTURBANCES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a bad chunk in one shard, and a token array to be written again."""
+    """A store with a bad chunk in one shard, and a sample array to be written again."""
     root = filled_store(tmp_path_factory.mktemp("hurt") / "store").root
     damage.flip_bit(root / keys.shard_file(SHARD), 100)
-    damage.flip_bit(root / keys.array_chunk(keys.INPUT_IDS, SHARD))
+    damage.flip_bit(root / keys.array_chunk(keys.SAMPLE_DIGEST, 0), 4)
     return root
 
 
