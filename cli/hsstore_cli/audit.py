@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hsstore.model.audit import CONFIDENCE, AuditCounts
+from hsstore_cli import render
 from hsstore_cli.source_option import SourceOptions, open_source, refuse_unfit, source_options
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def audited(
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
     store = run.subject.store
     refuse_unfit(options.source, store)
-    source = open_source(options.source, store, _note, auditing=True)
+    source = open_source(options.source, store, render.tell, auditing=True)
     with contextlib.closing(source):
         yield Audit(run, source, options.samples, seed, progress=progress, stop=stop)
 
@@ -112,11 +113,6 @@ def _rounded_up(share: float) -> str:
     step = 10**-digits
     up = -(-percent // step) * step
     return f"{min(up, 100):.{digits}f} %"
-
-
-def _note(text: str) -> None:
-    """One line for people, on stderr."""
-    render.tell(text)
 
 
 _AUDIT = click.option(

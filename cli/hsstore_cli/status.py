@@ -84,13 +84,10 @@ def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
     from hsstore.integrity.coverage import coverage  # noqa: PLC0415 - numpy, as above
     from hsstore.integrity.state import State  # noqa: PLC0415 - numpy, as above
 
-    def note(text: str) -> None:
-        render.tell(text)
-
-    folder = state_folder(typed, note)
+    folder = state_folder(typed, render.tell)
     if folder is None:
         return None
-    return coverage(store, State(folder, store.identity.uuid, note).known, now=time.time())
+    return coverage(store, State(folder, store.identity.uuid, render.tell).known, now=time.time())
 
 
 def coverage_words(covered: "Coverage") -> Iterator[str]:
