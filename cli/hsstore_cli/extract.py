@@ -307,8 +307,9 @@ def _lines(
         command = commands.hsstore("fsck", store)
         yield f"commit markers of {len(found.shards_unreadable)} shards cannot be read: {command}"
     if held:
+        are = "shard is" if len(held) == 1 else "shards are"
         yield (
-            f"{len(held)} shards are held by another writer, first {held[0]}; run the same "
+            f"{len(held)} {are} held by another writer, first {held[0]}; run the same "
             "command again when it is done"
         )
     if summary.stopped:

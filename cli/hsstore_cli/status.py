@@ -50,13 +50,21 @@ def command(store: Path, state: Path | None, *, as_json: bool) -> None:
         )
         return
     share = found.tokens_committed / found.tokens
+    staged = render.counted(found.samples_staged, "sample")
     lines = [
         ("shards", f"{found.shards_committed} of {found.shards} committed"),
         ("samples", f"{found.samples_committed} of {found.samples} committed"),
-        ("staged", f"{found.samples_staged} samples in {found.shards_staged} unfinished shards"),
-        ("missing", f"{found.samples_missing} samples"),
-        ("absent", f"{found.samples_absent} samples{_where(found.shards_absent)}"),
-        *([("waived", f"{found.samples_waived} samples")] if found.samples_waived else []),
+        ("staged", f"{staged} in {render.counted(found.shards_staged, 'unfinished shard')}"),
+        ("missing", render.counted(found.samples_missing, "sample")),
+        (
+            "absent",
+            f"{render.counted(found.samples_absent, 'sample')}{_where(found.shards_absent)}",
+        ),
+        *(
+            [("waived", render.counted(found.samples_waived, "sample"))]
+            if found.samples_waived
+            else []
+        ),
         ("tokens", f"{found.tokens_committed} of {found.tokens} ({share:.1%})"),
         (
             "on disk",

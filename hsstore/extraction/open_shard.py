@@ -1,5 +1,6 @@
 """One shard between its claim and its commit."""
 
+import contextlib
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -119,9 +120,16 @@ class OpenShard:
         return staged.marker
 
     def close(self) -> None:
-        """Make what is staged durable and let go of the shard; twice does no harm."""
+        """Make what is staged durable and let go of the shard; twice does no harm.
+
+        Where nothing was staged, its folder goes, and with it the space that was reserved.
+        """
         try:
             self._staging_open.close()
+            if not self.writer.journal.settled():
+                # By its own name: what a takeover has renamed is no longer ours to remove.
+                with contextlib.suppress(OSError):
+                    self._store.filesystem.remove_folder(self.writer.folder)
         finally:
             self._claim_held.close()
 

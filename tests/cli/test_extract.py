@@ -196,7 +196,7 @@ def test_shards_of_a_live_writer_make_exit_8(
     with claimed(store.filesystem, store.root, store.identity.uuid, 1):
         assert run(store) == 8
     shown = capsys.readouterr().out
-    assert "1 shards are held by another writer, first 1" in shown
+    assert "1 shard is held by another writer, first 1" in shown
     assert sorted(store.committed()) == [0, 2, 3]
 
 

@@ -24,6 +24,11 @@ def test_size(count: int, shown: str) -> None:
     assert render.size(count) == shown
 
 
+def test_one_of_a_kind_is_singular() -> None:
+    counts = [render.counted(number, "shard") for number in (0, 1, 2)]
+    assert counts == ["0 shards", "1 shard", "2 shards"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [

@@ -1,5 +1,6 @@
 """A disk that fills up is waited for: nothing that was done is lost, and it goes on by itself."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -22,7 +23,7 @@ from hsstore.storage.store import Store
 from hsstore.testing.faults import GROWING, FaultyFilesystem
 from hsstore.testing.sources import ManyInFlight, SeededSource
 from hsstore.testing.stores import contents, empty_store, fill
-from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
+from hsstore.testing.verdicts import assert_complete, assert_exact, journalled, leftovers
 
 LENGTHS = (3, 4, 16, 2, 9, 16)
 
@@ -337,6 +338,16 @@ def test_stopping_ends_a_pause(tmp_path: Path, clock: Clock) -> None:
     assert summary.stopped
     assert clock.now < 12
     assert_exact(store.root)
+
+
+def test_a_pause_that_nothing_came_of_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
+    store = empty_store(tmp_path / "store", LENGTHS)
+    too_much = SpacePolicy(min_free_bytes=10**18)
+    for stop in (lambda: clock.now > 10, lambda: False):
+        with contextlib.suppress(OutOfSpace):
+            extract(store, SeededSource(store.identity), space=too_much, stop=stop)
+        assert leftovers(store.root) == []
+    assert clock.now > 600
 
 
 def test_the_ballast_makes_room_for_what_was_done(tmp_path: Path, clock: Clock) -> None:
