@@ -8,7 +8,7 @@ from shutil import copytree, rmtree
 import numpy as np
 import pytest
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import MalformedInput, StorageFailed
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.model import keys
@@ -306,6 +306,14 @@ def test_another_dataset_proves_nothing(store: Store, tmp_path: Path) -> None:
     wrong = more_samples(tmp_path / "wrong.jsonl", LENGTHS, first=1)
     assert {f.kind for f in mend(store, datasets=[wrong]).remaining} == {"tokens-missing"}
     assert not (store.root / keys.tokens(0, SHARD)).exists()
+
+
+def test_a_dataset_that_cannot_be_read_is_not_passed_over(store: Store, tmp_path: Path) -> None:
+    lose_tokens(store, SHARD)
+    dataset = more_samples(tmp_path / "dataset.jsonl", LENGTHS, first=0)
+    with pytest.raises(StorageFailed, match="File name too long"):
+        mend(store, datasets=[tmp_path / ("x" * 300), dataset])
+    assert mend(store, datasets=[dataset]).corrected
 
 
 def test_numbers_as_keys_need_no_manifest(tmp_path: Path) -> None:
