@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
 from hsstore.model import commands
 from hsstore.model.finding import Finding, Summary
 from hsstore_cli import render
@@ -34,18 +32,18 @@ class Page:
         if finding.kind == "shard-missing" and finding.shard is not None:
             self._missing.append(finding.shard)
         else:
-            click.echo("\n".join(finding_lines(finding)))
+            render.show(*finding_lines(finding))
 
     def end(self, summary: Summary) -> None:
         """Show what was gathered, what the run covered, and what to do next."""
         if self._missing:
             shards = "shard" if len(self._missing) == 1 else f"{len(self._missing)} shards:"
-            click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
-        click.echo("\n".join(summary_lines(summary)))
+            render.show(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
+        render.show(*summary_lines(summary))
         if self._commands and self._only_missing:
-            click.echo(f"To finish it: {self._words('extract')} {self._source}")
+            render.show(f"To finish it: {self._words('extract')} {self._source}")
         elif self._commands:
-            click.echo(f"To mend it: {self._command()}")
+            render.show(f"To mend it: {self._command()}")
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
