@@ -172,6 +172,20 @@ def test_a_source_that_fails_takes_nothing_away(false: Store) -> None:
     assert contents(false) == before
 
 
+def test_a_false_accusation_and_a_source_that_fails_take_nothing_away(store: Store) -> None:
+    """Bad memory, or a forger, calls whole states others than their digest's."""
+    before = contents(store)
+    source = SeededSource(store.identity, {key_of(FALSE): "too long"})
+    accused = report(store, FALSE, kind="content-differs")
+    assert mend(store, source, reports=[accused]).remaining
+    assert (source.asked, contents(Store.open(store.root))) == ([FALSE], before)
+    assert kinds(store.root) == []
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 10)
+    accused = report(store, FALSE + 1, kind="content-differs")
+    mend(store, SeededSource(store.identity, {key_of(FALSE + 1): "no"}), reports=[accused])
+    assert contents(Store.open(store.root)) == before
+
+
 def test_a_replica_that_replaced_the_false_states_has_the_right_ones(false: Store) -> None:
     replica = Store.open(copytree(false.root, false.root.with_name("replica")))
     accused = report(false, FALSE)
