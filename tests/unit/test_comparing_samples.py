@@ -145,7 +145,9 @@ def test_a_store_of_one_row_is_told_without_comparing_all_with_all() -> None:
 
 
 def test_equal_content_of_other_tokens_is_found() -> None:
-    found = twins((looked(0, content=9), ids(1, 2)), (looked(1, content=9), ids(1, 3)))
+    found = twins(
+        (looked(0, content=9, row0=1), ids(1, 2)), (looked(1, content=9, row0=1), ids(1, 3))
+    )
     assert [(t.sample, t.place) for t in found] == [(0, "all"), (1, "all")]
     assert twins((looked(0, content=9), ids(1, 2)), (looked(1, content=9), ids(1, 2))) == []
 
