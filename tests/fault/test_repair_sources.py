@@ -239,6 +239,16 @@ def test_a_store_of_another_geometry_codec_and_selection_gives_what_it_has(
     assert kinds(store.root) == []
 
 
+def test_a_damaged_array_of_digests_hides_no_sample(store: Store, tmp_path: Path) -> None:
+    dataset = more_samples(tmp_path / "dataset.jsonl", LENGTHS, first=0)
+    replica = made_like(store, tmp_path / "replica", dataset)
+    table = replica.root / keys.array_chunk(keys.SAMPLE_DIGEST, 0)
+    table.write_bytes(bytes(len(table.read_bytes())))
+    rmtree(store.root / keys.ZARR / keys.HIDDEN_STATES / "c" / str(SHARD))
+    result = mend(store, replica=replica.root)
+    assert (result.corrected, result.done.samples_from_replica > 0) == (True, True)
+
+
 def made_like(store: Store, root: Path, dataset: Path) -> Store:
     """A filled store of the same model and capture, otherwise shaped."""
     from hsstore.storage.create import create  # noqa: PLC0415
