@@ -162,11 +162,10 @@ class Mender:
         if manifest is None or suspects is None:
             return
         journal = writer.journal
+        unsettled = suspects.differing & case.lost.keys() - journal.samples.keys()
         for stored in manifest.samples:
             sample = stored.sample
-            if sample not in suspects.differing & case.lost.keys() - journal.samples.keys():
-                continue
-            if read_rows(self.store, manifest, stored) is not None:
+            if sample in unsettled and read_rows(self.store, manifest, stored) is not None:
                 journal.failures.pop(sample, None)
                 del case.lost[sample]
                 suspects.failed.add(sample)

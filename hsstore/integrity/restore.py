@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from hsstore.errors import ClaimedByAnother, StorageFailed, Stopped, StoreError
+from hsstore.errors import ClaimedByAnother, Stopped, StorageFailed, StoreError
 from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine

@@ -9,7 +9,7 @@ import pytest
 
 from hsstore.integrity.report import read_report
 from hsstore.model import keys
-from hsstore.model.finding import Finding, Summary
+from hsstore.model.finding import Finding, Level, Summary
 from hsstore.model.report import Checked, ReportLines, Run
 from hsstore.storage.store import Store
 from hsstore.testing import damage
@@ -201,7 +201,7 @@ def test_a_check_that_cannot_see_a_problem_does_not_take_it_back(
     store: Store, tmp_path: Path, typed: Typed, kind: str
 ) -> None:
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
-    level = "data" if kind == "audit-wrong" else "thorough"
+    level: Level = "data" if kind == "audit-wrong" else "thorough"
     said = Finding(kind, "error", "false", shard=1, samples=("sample-3",), generation=1)
     summary = Summary(level, 4, 0, complete=True, findings={"error": 1, "warning": 0, "note": 0})
     run = Run(store.identity.uuid, "x", level, 0, store.plan.samples, 4, "2026-01-31T12:00:00Z")
