@@ -9,6 +9,8 @@ from hsstore_cli import render
 from hsstore_cli.audit import audit_lines
 from hsstore_cli.findings import finding_lines, ranges
 
+BY_REPORT = "--from-report REPORT"
+
 
 class Page:
     """Writes findings as they come; what repeats shard by shard is gathered for the end.
@@ -50,7 +52,9 @@ class Page:
         if len(self._commands) == 1:
             return next(iter(self._commands))
         source = any(self._source in line for line in self._commands)
-        words = [self._words("repair"), *[self._source] * source, "--apply"]
+        # What only a report can name is mended with it, and so is the rest of what it names.
+        report = any(BY_REPORT in line for line in self._commands)
+        words = [self._words("repair"), *[BY_REPORT] * report, *[self._source] * source, "--apply"]
         return " ".join(words)
 
     def _words(self, name: str) -> str:

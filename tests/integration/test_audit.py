@@ -350,7 +350,7 @@ def test_a_shard_replaced_meanwhile_is_examined_anew(tmp_path: Path) -> None:
     (finding,) = [found for found in findings if found.severity == "error"]
     assert (finding.kind, finding.samples, finding.generation) == ("audit-wrong", ("sample-3",), 2)
     assert finding.repair == (
-        f"hsstore repair {store.root} --from-report FILE --source transformers:PATH --apply"
+        f"hsstore repair {store.root} --from-report REPORT --source transformers:PATH --apply"
     )
     assert audited.counts.wrong == 1
 

@@ -10,7 +10,6 @@ from hsstore.errors import StoreError
 from hsstore.integrity.checks import chunks
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.model import commands
 from hsstore.model.finding import Finding
 from hsstore.model.keys import ShardVersion
 from hsstore.model.source import Request
@@ -105,8 +104,7 @@ class VerifiedSamples:
 
     def remedy(self) -> str:
         """The command that mends what an audit finds wrong."""
-        words = ("--from-report", "FILE", *self.store.source_words(), "--apply")
-        return commands.hsstore("repair", self.store.root, *words)
+        return self.subject.report_command()
 
     def _states(self, sample: int) -> NDArray[Any] | None:
         try:
