@@ -98,8 +98,7 @@ def command(
             render.emit_json(finding.to_json())
         render.emit_json(result.to_json())
     else:
-        for line in _lines(opened, destination, result):
-            click.echo(line)
+        render.show(*_lines(opened, destination, result))
     ctx.exit(_code(result))
 
 

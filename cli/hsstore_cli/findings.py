@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hsstore.model.finding import Finding
+from hsstore_cli import render
 
 SHOWN_KEYS = 6
 
@@ -18,13 +19,7 @@ def finding_lines(finding: Finding) -> list[str]:
     lines += [f"  {', '.join(where)}"] if where else []
     lines += [f"  samples: {sample_list(finding.samples)}"] if finding.samples else []
     lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
-    return [_printable(line) for line in lines]
-
-
-def _printable(line: str) -> str:
-    """What a terminal would obey is escaped: names and reports may hold anything."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    return "".join(shown)
+    return [render.printable(line) for line in lines]
 
 
 def sample_list(keys: Sequence[str]) -> str:

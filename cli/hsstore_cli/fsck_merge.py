@@ -57,8 +57,9 @@ def command(
 ) -> None:
     """Merge the REPORTS of many checks of one store into one verdict.
 
-    Of a shard that several of them checked, the newest counts. What no report covers is named. The
-    store itself is not looked at.
+    Of a shard that several of them checked, the newest counts; but states that a deeper check or an
+    audit called false stay so until they are replaced. What no report covers is named. The store
+    itself is not looked at.
     """
     from hsstore.integrity.merge import merge  # noqa: PLC0415 - numpy, which the help does not need
     from hsstore.integrity.report import read_report, write_report  # noqa: PLC0415 - as above
@@ -71,8 +72,7 @@ def command(
         for line in merged.lines():
             click.echo(line, nl=False)
     else:
-        for line in _lines(merged, read, report):
-            click.echo(line)
+        render.show(*_lines(merged, read, report))
     summary = merged.summary
     ctx.exit(PROBLEMS if not summary.sound else OK if summary.complete else STOPPED)
 
@@ -105,7 +105,8 @@ def _gaps(merged: "Merged", reports: list["Report"]) -> Iterator[str]:
     subsets = {report.run.subset for report in reports}
     missing = set(merged.missing)
     for of in sorted({subset[1] for subset in subsets if subset}):
-        for number in range(1, of + 1):
+        # Buckets beyond the last shard are empty, however many a report may speak of.
+        for number in range(1, min(of, merged.run.shards_total) + 1):
             shards = {*range(number - 1, merged.run.shards_total, of)}
             if (number, of) not in subsets and shards and shards <= missing:
                 missing -= shards

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
 from hsstore.model import commands
 from hsstore.model.finding import Finding, Summary
 from hsstore_cli import render
 from hsstore_cli.audit import audit_lines
 from hsstore_cli.findings import finding_lines, ranges
+
+BY_REPORT = "--from-report REPORT"
 
 
 class Page:
@@ -34,25 +34,27 @@ class Page:
         if finding.kind == "shard-missing" and finding.shard is not None:
             self._missing.append(finding.shard)
         else:
-            click.echo("\n".join(finding_lines(finding)))
+            render.show(*finding_lines(finding))
 
     def end(self, summary: Summary) -> None:
         """Show what was gathered, what the run covered, and what to do next."""
         if self._missing:
             shards = "shard" if len(self._missing) == 1 else f"{len(self._missing)} shards:"
-            click.echo(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
-        click.echo("\n".join(summary_lines(summary)))
+            render.show(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
+        render.show(*summary_lines(summary))
         if self._commands and self._only_missing:
-            click.echo(f"To finish it: {self._words('extract')} {self._source}")
+            render.show(f"To finish it: {self._words('extract')} {self._source}")
         elif self._commands:
-            click.echo(f"To mend it: {self._command()}")
+            render.show(f"To mend it: {self._command()}")
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
         if len(self._commands) == 1:
             return next(iter(self._commands))
         source = any(self._source in line for line in self._commands)
-        words = [self._words("repair"), *[self._source] * source, "--apply"]
+        # What only a report can name is mended with it, and so is the rest of what it names.
+        report = any(BY_REPORT in line for line in self._commands)
+        words = [self._words("repair"), *[BY_REPORT] * report, *[self._source] * source, "--apply"]
         return " ".join(words)
 
     def _words(self, name: str) -> str:

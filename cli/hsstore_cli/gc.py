@@ -72,15 +72,15 @@ def _look(store: "Store", *, quarantine: bool, as_json: bool) -> None:
         render.emit_json(_summary(sight.items, [], [], sight.held, applied=False))
         return
     for item in sight.items:
-        click.echo(_text(item))
+        render.show(_text(item))
     for line in _left_alone(sight):
-        click.echo(line)
+        render.show(line)
     if not sight.items:
-        click.echo("nothing is needless")
+        render.show("nothing is needless")
         return
     words = ["hsstore gc", shlex.quote(str(store.root)), *["--quarantine"] * quarantine, "--apply"]
-    click.echo(f"{render.counted(len(sight.items), 'item')}, {_total(sight.items)}")
-    click.echo(f"Nothing was removed. To remove it: {' '.join(words)}")
+    render.show(f"{render.counted(len(sight.items), 'item')}, {_total(sight.items)}")
+    render.show(f"Nothing was removed. To remove it: {' '.join(words)}")
 
 
 def _apply(store: "Store", *, quarantine: bool, as_json: bool) -> int:
@@ -105,18 +105,18 @@ def _emit(done: Cleared) -> None:
 
 def _show(done: Cleared) -> None:
     for item in done.removed:
-        click.echo(f"removed {_text(item)}")
+        render.show(f"removed {_text(item)}")
     for item, why in done.kept:
-        click.echo(f"could not remove {_text(item)}\n  {why}")
+        render.show(f"could not remove {_text(item)}", f"  {why}")
     for note in done.notes:
-        click.echo(note)
+        render.show(note)
     for line in _held(done.held):
-        click.echo(line)
+        render.show(line)
     if not (done.removed or done.kept):
-        click.echo("nothing is needless")
+        render.show("nothing is needless")
         return
     end = f"; {len(done.kept)} could not be removed" if done.kept else ""
-    click.echo(f"{render.counted(len(done.removed), 'item')} removed, {_total(done.removed)}{end}")
+    render.show(f"{render.counted(len(done.removed), 'item')} removed, {_total(done.removed)}{end}")
 
 
 def _text(item: Litter) -> str:

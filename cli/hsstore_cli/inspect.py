@@ -45,8 +45,7 @@ def command(store: Path, shard: int | None, sample: str | None, *, as_json: bool
     if as_json:
         render.emit_json(described)
     else:
-        for line in outline(described):
-            click.echo(line)
+        render.show(*outline(described))
 
 
 def outline(value: Mapping[str, Any], depth: int = 0) -> Iterator[str]:

@@ -59,13 +59,28 @@ def emit_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
     click.echo(json.dumps(value, allow_nan=False))
 
 
+def printable(line: str) -> str:
+    """What a terminal would obey, and what it cannot show, is escaped.
+
+    Names in stores and in reports may hold anything.
+    """
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return "".join(shown)
+
+
+def show(*lines: str) -> None:
+    """Write lines for people on stdout, each made printable."""
+    for line in lines:
+        click.echo(printable(line))
+
+
 def tell(text: str) -> None:
     """Write a line for people on stderr.
 
     Where that is on a full disk, or its reader is gone, nobody is told; no reason to end a run.
     """
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        click.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
 def short_size(count: float) -> str:
@@ -155,7 +170,7 @@ class Bar:
         from tqdm import tqdm  # noqa: PLC0415 - only a terminal needs it
 
         with contextlib.suppress(OSError):  # as in ``tell``
-            tqdm.write(text, file=sys.stderr)
+            tqdm.write(printable(text), file=sys.stderr)
 
     def event(self, name: str, members: Mapping[str, Any]) -> None:
         """Show figures beside the bar, instead of tqdm's own guesses."""

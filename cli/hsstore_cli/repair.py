@@ -207,21 +207,21 @@ def _emit(result: "RepairResult") -> None:
 
 def _show(result: "RepairResult", again: str) -> None:
     for step in result.plan.steps:
-        click.echo("\n".join(step_lines(step)))
+        render.show(*step_lines(step))
     if not result.applied:
         for note in result.notes:
-            click.echo(note)
-        click.echo(_verdict(result, again))
+            render.show(note)
+        render.show(*_verdict(result, again))
         return
     for finding in result.remaining:
-        click.echo("\n".join(finding_lines(finding)))
+        render.show(*finding_lines(finding))
     for note in (*result.notes, *result.done.notes):
-        click.echo(note)
-    click.echo(_account(result))
+        render.show(note)
+    render.show(_account(result))
     if result.remaining and result.plan.lacks_source:
-        click.echo(f"With something to compute with: {again}")
+        render.show(f"With something to compute with: {again}")
     if result.done.samples_the_same:
-        click.echo(SAME)
+        render.show(SAME)
 
 
 def step_lines(step: Step) -> list[str]:
@@ -259,14 +259,14 @@ PROVIDED = {
 }
 
 
-def _verdict(result: "RepairResult", again: str) -> str:
-    """The line that ends a plan that was only shown."""
+def _verdict(result: "RepairResult", again: str) -> list[str]:
+    """The lines that end a plan that was only shown."""
     plan: RepairPlan = result.plan
     if not plan.steps:
-        return "nothing can be done about it" if result.found else "nothing is wrong"
+        return ["nothing can be done about it" if result.found else "nothing is wrong"]
     needed = " once there is something to compute with" if plan.lacks_source else ""
     lines = [_total(plan)] if len(plan.steps) > 1 else []
-    return "\n".join([*lines, f"Nothing was written. To do it{needed}: {again}"])
+    return [*lines, f"Nothing was written. To do it{needed}: {again}"]
 
 
 def _total(plan: RepairPlan) -> str:

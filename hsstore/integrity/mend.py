@@ -12,6 +12,7 @@ from hsstore.integrity.quarantine import Quarantine
 from hsstore.integrity.recompute import Recomputation
 from hsstore.integrity.repair_cost import refuse_full_disk
 from hsstore.integrity.replica import Copy, Replica, Wanted
+from hsstore.integrity.sample_rows import read_rows
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.integrity.suspects import Suspects
 from hsstore.model import keys
@@ -152,7 +153,22 @@ class Mender:
                 del case.lost[sample]
                 self.suspects[case.shard].failed.add(sample)
         case.suspected.clear()
+        self._keep_whole(case, writer)
         return same
+
+    def _keep_whole(self, case: ShardCase, writer: ShardWriter) -> None:
+        """Keep what was said to differ and is what its digest says, where nothing better is had."""
+        manifest, suspects = case.manifest, self.suspects.get(case.shard)
+        if manifest is None or suspects is None:
+            return
+        journal = writer.journal
+        unsettled = suspects.differing & case.lost.keys() - journal.samples.keys()
+        for stored in manifest.samples:
+            sample = stored.sample
+            if sample in unsettled and read_rows(self.store, manifest, stored) is not None:
+                journal.failures.pop(sample, None)
+                del case.lost[sample]
+                suspects.failed.add(sample)
 
     def _note_same(self, case: ShardCase, sample: int) -> None:
         self.suspects[case.shard].same.add(sample)

@@ -42,6 +42,7 @@ class Merged:
 def merge(reports: Sequence[Report], level: Level | None = None) -> Merged:
     """Merge reports of one store; of a shard that several checked, the newest counts.
 
+    States that a deeper check or an audit called false stay false while they are in the store.
     The origins of shards that different runs checked are not compared with each other: reports do
     not hold them. Reports of several levels need a ``level`` for all of them, which none may fall
     short of. Raises MalformedInput where they do not belong together.
@@ -139,6 +140,7 @@ def _findings(
                 stands = (
                     owner is None
                     or owner is report
+                    or _is_unseen(finding, report, owner)
                     or (
                         finding.shard not in report.checked
                         and owner.checked[finding.shard][0] < report.run.started
@@ -147,6 +149,19 @@ def _findings(
             if stands and finding not in told:
                 told.add(finding)
                 yield finding
+
+
+def _is_unseen(finding: Finding, report: Report, owner: Report) -> bool:
+    """Whether ``owner``, which checked the shard later, could not see this, and it is there still.
+
+    What only deeper checks see stays while the shard has the generation that they looked at. An
+    audit draws its samples, so no other run takes back what one has found.
+    """
+    if finding.shard is None or finding.generation is None:
+        return False
+    _, row = owner.checked[finding.shard]
+    seen = finding.kind != "audit-wrong" and is_as_deep(owner.run.level, report.run.level)
+    return not seen and row.generation == finding.generation
 
 
 def _summary(

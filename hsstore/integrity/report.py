@@ -131,10 +131,11 @@ class ReportFile:
                 self._give_up(error)
 
     def close(self) -> None:
-        """Make it durable."""
+        """Make it durable, its name as well."""
         if self._fd is not None:
             try:
                 LOCAL.sync(self._fd, self._path)
+                LOCAL.sync_folder(self._path.parent)
             except OSError as error:
                 self._give_up(error)
             else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from hsstore.errors import ClaimedByAnother, Stopped, StoreError
+from hsstore.errors import ClaimedByAnother, Stopped, StorageFailed, StoreError
 from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.quarantine import Quarantine
@@ -168,9 +168,14 @@ class Restorer:
     def _tokens_of_datasets(self, shard: int) -> bytes | None:
         """What the datasets given here have for a shard, as far as the plan proves it."""
         if self._of_datasets is None:
-            self._of_datasets = {}
+            found: dict[int, bytes] = {}
             for path in self._datasets:
-                self._of_datasets |= tokens_of_dataset(self._store, path, self._progress)
+                try:
+                    found |= tokens_of_dataset(self._store, path, self._progress)
+                except OSError as error:
+                    # Not to be taken for a dataset that lacks these samples.
+                    raise StorageFailed.from_os(error) from None
+            self._of_datasets = found
         return self._of_datasets.get(shard)
 
     def _array(self, name: str, shard: int) -> bytes:

@@ -19,12 +19,14 @@ _BYTES_DIFFER = frozenset({"content-differs"})
 class Suspects:
     """What reports hold against one shard: findings of states that are intact and false.
 
-    ``same`` and ``failed`` are the samples that a repair computed again without another result.
+    ``same`` and ``failed`` are the samples that a repair computed again without another result,
+    ``differing`` those said to be other than the manifest describes.
     """
 
     findings: list[Finding] = field(default_factory=list)
     same: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    differing: set[int] = field(default_factory=set)
 
     def accuse(self, case: ShardCase) -> tuple[list[Finding], list[Finding]]:
         """Lose the samples of findings that hold; those findings, and the ones that do not.
@@ -41,8 +43,8 @@ class Suspects:
                 held.append(finding)
             for sample in samples - case.lost.keys():
                 case.lose([sample], _chunks(case, sample))
-                if finding.kind not in _BYTES_DIFFER:
-                    case.suspected.add(sample)
+                whom = self.differing if finding.kind in _BYTES_DIFFER else case.suspected
+                whom.add(sample)
         return held, replaced
 
     def left(self, case: ShardCase) -> Iterator[Finding]:

@@ -1,7 +1,9 @@
 """Which samples of a store have given tokens, by the digests of them."""
 
+from collections.abc import Sequence
+from functools import cached_property
+
 import numpy as np
-from numpy.typing import NDArray
 
 from hsstore.errors import StoreError
 from hsstore.model import keys
@@ -13,17 +15,36 @@ DIGEST_BYTES = 16
 
 
 class TokenIndex:
-    """Samples by token digest: 24 bytes a sample. What is found is a hint, and no proof."""
+    """Samples by token digest. What is found is a hint, and no proof.
+
+    The array of digests is read at once and proven by nothing: where a sample is not in it, the
+    token files decide, which are.
+    """
 
     def __init__(self, store: Store) -> None:
-        numbers, digests = _of_array(store) or _of_token_files(store)
+        self._store = store
+        self._of_array = _Sorted(*(_of_array(store) or ((), ())))
+
+    def find(self, digest: bytes) -> list[int]:
+        """The numbers of all samples with this digest, in order."""
+        return self._of_array.find(digest) or self._of_token_files.find(digest)
+
+    @cached_property
+    def _of_token_files(self) -> "_Sorted":
+        return _Sorted(*_of_token_files(self._store))
+
+
+class _Sorted:
+    """Numbers of samples by token digest: 40 bytes a sample."""
+
+    def __init__(self, numbers: Sequence[int], digests: Sequence[bytes]) -> None:
         self._numbers = np.array(numbers, np.int64)
         values = np.array(digests, f"S{DIGEST_BYTES}")
         self._order = np.argsort(values, kind="stable")
         self._sorted = values[self._order]
 
     def find(self, digest: bytes) -> list[int]:
-        """The numbers of all samples with this digest, in order."""
+        """The numbers of all samples with this digest, in order; none where there is no such."""
         # numpy drops zeros at the end of such values, of all of them alike.
         wanted = np.array(digest, self._sorted.dtype)
         low, high = (int(np.searchsorted(self._sorted, wanted, side)) for side in ("left", "right"))
@@ -31,7 +52,7 @@ class TokenIndex:
         return found
 
 
-def _of_array(store: Store) -> tuple[NDArray[np.int64], NDArray[np.bytes_]] | None:
+def _of_array(store: Store) -> tuple[Sequence[int], Sequence[bytes]] | None:
     """All samples by the array of digests; None where that is not whole."""
     samples = store.plan.samples
     try:
@@ -43,7 +64,8 @@ def _of_array(store: Store) -> tuple[NDArray[np.int64], NDArray[np.bytes_]] | No
         return None
     if len(raw) < samples * DIGEST_BYTES:
         return None
-    return np.arange(samples), np.frombuffer(raw, f"S{DIGEST_BYTES}", samples)
+    # Sequences to whoever looks from outside, and no lists of a million objects.
+    return range(samples), np.frombuffer(raw, f"S{DIGEST_BYTES}", samples)  # type: ignore[return-value]
 
 
 def _of_token_files(store: Store) -> tuple[list[int], list[bytes]]:

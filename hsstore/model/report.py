@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from hsstore.errors import MalformedInput
+from hsstore.model import keys
 from hsstore.model.audit import AuditCounts, audit_member
 from hsstore.model.commands import SERVER, SPOOL, TRANSFORMERS
 from hsstore.model.document import (
@@ -262,13 +263,20 @@ def _time(value: object, path: str) -> list[Problem]:
     return [Problem(path, "choice", "no time like 2026-01-31T12:00:00Z")]
 
 
+def _shards(value: object, path: str) -> list[Problem]:
+    """No more shards than names in a store can tell apart: whoever reads a report counts them."""
+    if isinstance(value, int) and value > keys.GROWTH:
+        return [Problem(path, "range", f"above {keys.GROWTH}")]
+    return integer()(value, path)
+
+
 RUN: dict[str, Check] = {
     "store": optional(hexadecimal(32)),
     "root": text(),
     "level": one_of(*LEVELS),
     "plan": optional(integer()),
     "samples_total": integer(),
-    "shards_total": integer(),
+    "shards_total": _shards,
     "started": _time,
     "shards": optional(_sized(integer(), 2)),
     "subset": optional(_sized(integer(1), 2)),

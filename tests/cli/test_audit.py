@@ -75,7 +75,8 @@ def test_false_states_end_with_4_and_the_command(
     assert "audited 8 of 8 samples: 7 exact, 0 within noise, 1 wrong" in lines
     assert "that is all of them" in lines
     assert lines[-1] == (
-        f"To mend it: hsstore repair '{root}' --from-report FILE --source transformers:PATH --apply"
+        f"To mend it: hsstore repair '{root}' --from-report REPORT "
+        "--source transformers:PATH --apply"
     )
 
 

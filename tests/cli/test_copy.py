@@ -126,3 +126,15 @@ def test_no_room_ends_with_8_and_says_what_is_missing(
     assert main(words) == exit_codes.FAILED
     assert "are missing; free space, or lower --min-free" in capsys.readouterr().err
     assert not (tmp_path / "copy").exists()
+
+
+def test_names_in_a_store_cannot_command_a_terminal(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = store.root / keys.CALIBRATION
+    folder.mkdir(exist_ok=True)
+    (folder / "\x1b]0;mine\x07\udcff").write_text("nothing")
+    code, out, _ = run(capsys, store.root, tmp_path / "copy")
+    assert code == exit_codes.PROBLEMS
+    assert "mine" in out
+    assert all(line.isprintable() for line in out.splitlines())

@@ -8,6 +8,7 @@ import pytest
 from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing import damage
+from hsstore.testing.causal import States, causal_store, conversations, plant
 from hsstore.testing.stores import filled_store
 from hsstore_cli.findings import ranges
 from hsstore_cli.main import main
@@ -190,3 +191,21 @@ def test_a_report_stays_out_of_the_store_and_in_files(
     assert main(["fsck", str(root), "--report", "/dev/null"]) == 8
     assert "a report takes the place of a file" in capsys.readouterr().err
     assert main(["fsck", str(root)]) == 0
+
+
+def test_the_one_command_mends_false_states_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = causal_store(tmp_path / "store", conversations(60))
+    damage.flip_bit(store.root / keys.shard_file(0), 100)
+
+    def zeroed(states: States) -> States:
+        states[3:5] = 0
+        return states
+
+    plant(store, {int(store.samples.shard_samples(1)[0]): zeroed})
+    assert main(["fsck", str(store.root), "--level", "thorough"]) == 4
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"To mend it: hsstore repair {store.root} --from-report REPORT "
+        "--source transformers:PATH --apply"
+    )

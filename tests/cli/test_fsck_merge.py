@@ -9,6 +9,8 @@ import pytest
 
 from hsstore.integrity.report import read_report
 from hsstore.model import keys
+from hsstore.model.finding import Finding, Level, Summary
+from hsstore.model.report import Checked, ReportLines, Run
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.stores import filled_store
@@ -158,3 +160,57 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, typed: Typed, 
     assert (code, out, err.count("\n")) == (8, "", 1)
     code, out, err = typed("fsck-merge", tmp_path / "not there")
     assert (code, out, err.count("\n")) == (8, "", 1)
+
+
+def forged(report: Path, old: str, new: str) -> None:
+    """Another report, whose seal fits it."""
+    text = report.read_text()
+    assert old in text
+    report.write_text(resealed(text.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"subset": [1, 2]', f'"subset": [1, {1 << 62}]'),
+        ('"shards_total": 4', f'"shards_total": {1 << 62}'),
+    ],
+)
+def test_numbers_of_a_forged_report_take_no_time(
+    reports: list[Path], typed: Typed, old: str, new: str
+) -> None:
+    forged(reports[0], old, new)
+    assert typed("fsck-merge", reports[0])[0] in (8, 32)
+
+
+def test_a_path_in_a_report_cannot_command_a_terminal(
+    store: Store, tmp_path: Path, typed: Typed
+) -> None:
+    report = tmp_path / "report.jsonl"
+    damage.flip_bit(store.root / keys.shard_file(1), 100)
+    assert typed("fsck", store.root, "--report", report)[0] == 4
+    forged(report, '"root": "', '"root": "\\u001b]0;mine\\u0007\\ud800')
+    code, out, err = typed("fsck-merge", report)
+    assert (code, err) == (4, "")
+    assert "mine" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+@pytest.mark.parametrize("kind", ["audit-wrong", "content-zero"])
+def test_a_check_that_cannot_see_a_problem_does_not_take_it_back(
+    store: Store, tmp_path: Path, typed: Typed, kind: str
+) -> None:
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    level: Level = "data" if kind == "audit-wrong" else "thorough"
+    said = Finding(kind, "error", "false", shard=1, samples=("sample-3",), generation=1)
+    summary = Summary(level, 4, 0, complete=True, findings={"error": 1, "warning": 0, "note": 0})
+    run = Run(store.identity.uuid, "x", level, 0, store.plan.samples, 4, "2026-01-31T12:00:00Z")
+    lines = ReportLines()
+    made = [lines.run(run), lines.finding(said)]
+    made.append(lines.checked("2026-01-31T12:00:01Z", [Checked(n, 1, 3, 9) for n in range(4)]))
+    old.write_text("".join([*made, lines.summary(summary)]))
+    assert typed("fsck", store.root, "--report", new)[0] == 0
+    code, out, _ = typed("fsck-merge", old, new, "--level", "data")
+    assert (code, kind in out) == (4, True)
+    forged(new, "[1, 1, ", "[1, 2, ")
+    assert typed("fsck-merge", old, new, "--level", "data")[0] == 0, "it was replaced since"

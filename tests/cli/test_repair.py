@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from hsstore.model import keys
+from hsstore.model.finding import Finding
 from hsstore.model.report import ReportLines, Run
+from hsstore.storage.create import create
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.sources import SeededSource
-from hsstore.testing.stores import contents, filled_store, key_of
+from hsstore.testing.stores import CONFIG, contents, filled_store, key_of
 from hsstore_cli.main import main
 from hsstore_cli.source_option import SourceOptions
 
@@ -164,3 +166,35 @@ def test_a_lost_identity_is_refused_or_given_back(
     assert main(["repair", str(damaged.root), "--from", str(copy)]) == 4
     assert main(["repair", str(damaged.root), "--from", str(copy), "--apply"]) == 1
     assert main(["fsck", str(damaged.root)]) == 0
+
+
+ESCAPE = "\x1b]0;mine\x07\ud800"
+
+
+def test_names_in_a_report_cannot_command_a_terminal(
+    damaged: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Finding("content-zero", "error", "zeros", shard=0, samples=(ESCAPE,), generation=9)
+    report = tmp_path / "report.jsonl"
+    lines, plan = ReportLines(), damaged.plan
+    run = Run(damaged.identity.uuid, "x", "data", 0, plan.samples, plan.shards,
+              "2026-01-31T12:00:00Z")  # fmt: skip
+    report.write_text(lines.run(run) + lines.finding(found))
+    assert main(["repair", str(damaged.root), "--from-report", str(report)]) == 0
+    shown = capsys.readouterr().out
+    assert "which was replaced since" in shown
+    assert "mine" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_names_in_a_store_cannot_command_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset, model = tmp_path / "dataset.jsonl", tmp_path / "config.json"
+    dataset.write_text(json.dumps({"id": "\x1b]0;mine\x07", "input_ids": [1, 2]}) + "\n")
+    model.write_text(json.dumps(CONFIG | {"hidden_size": 8}))
+    store = create(tmp_path / "store", dataset, model, (1,), "bfloat16")
+    assert main(["repair", str(store.root)]) == 4
+    shown = capsys.readouterr().out
+    assert "mine" in shown
+    assert all(line.isprintable() for line in shown.splitlines())

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
 from hsstore.model.finding import LEVELS, Finding, Level
+from hsstore.model.identity import StoreIdentity
 from hsstore.storage import digest
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
-from hsstore.testing import damage
+from hsstore.testing import causal, damage
 from hsstore.testing.causal import CausalSource, States, causal_store, conversations, plant
-from hsstore.testing.stores import LENGTHS, filled_store, grown_filled_store
+from hsstore.testing.stores import LENGTHS, VOCABULARY, filled_store, grown_filled_store
 
 SAMPLES = 60
 NAN = {"bfloat16": 0x7FC0, "float16": np.nan, "float32": np.nan}
@@ -79,6 +81,21 @@ def test_random_states_are_silent(
 
 def test_grown_stores_are_silent(tmp_path: Path) -> None:
     assert check(grown_filled_store(tmp_path / "store"))[0] == []
+
+
+def test_tokens_that_no_layer_tells_apart_accuse_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of new tokens, whose embeddings are all the mean of the others."""
+    new, states = VOCABULARY - 1, causal.causal_states
+
+    def alike(identity: StoreIdentity, ids: NDArray[np.int32]) -> States:
+        return states(identity, np.where(ids == new, new - 1, ids))
+
+    monkeypatch.setattr(causal, "causal_states", alike)
+    texts = conversations(SAMPLES)
+    texts += [np.array([first, 5, 6, 7, 8, 9], np.int32) for first in (new - 1, new)]
+    assert check(causal_store(tmp_path / "store", texts))[0] == []
 
 
 # -- each kind planted ----------------------------------------------------------------------------

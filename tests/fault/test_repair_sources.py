@@ -8,7 +8,7 @@ from shutil import copytree, rmtree
 import numpy as np
 import pytest
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import MalformedInput, StorageFailed
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.model import keys
@@ -172,6 +172,20 @@ def test_a_source_that_fails_takes_nothing_away(false: Store) -> None:
     assert contents(false) == before
 
 
+def test_a_false_accusation_and_a_source_that_fails_take_nothing_away(store: Store) -> None:
+    """Bad memory, or a forger, calls whole states others than their digest's."""
+    before = contents(store)
+    source = SeededSource(store.identity, {key_of(FALSE): "too long"})
+    accused = report(store, FALSE, kind="content-differs")
+    assert mend(store, source, reports=[accused]).remaining
+    assert (source.asked, contents(Store.open(store.root))) == ([FALSE], before)
+    assert kinds(store.root) == []
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 10)
+    accused = report(store, FALSE + 1, kind="content-differs")
+    mend(store, SeededSource(store.identity, {key_of(FALSE + 1): "no"}), reports=[accused])
+    assert contents(Store.open(store.root)) == before
+
+
 def test_a_replica_that_replaced_the_false_states_has_the_right_ones(false: Store) -> None:
     replica = Store.open(copytree(false.root, false.root.with_name("replica")))
     accused = report(false, FALSE)
@@ -223,6 +237,16 @@ def test_a_store_of_another_geometry_codec_and_selection_gives_what_it_has(
     assert result.done.samples_from_replica == len(wanted & set(selection)) > 0
     assert contents(Store.open(store.root)) == healthy
     assert kinds(store.root) == []
+
+
+def test_a_damaged_array_of_digests_hides_no_sample(store: Store, tmp_path: Path) -> None:
+    dataset = more_samples(tmp_path / "dataset.jsonl", LENGTHS, first=0)
+    replica = made_like(store, tmp_path / "replica", dataset)
+    table = replica.root / keys.array_chunk(keys.SAMPLE_DIGEST, 0)
+    table.write_bytes(bytes(len(table.read_bytes())))
+    rmtree(store.root / keys.ZARR / keys.HIDDEN_STATES / "c" / str(SHARD))
+    result = mend(store, replica=replica.root)
+    assert (result.corrected, result.done.samples_from_replica > 0) == (True, True)
 
 
 def made_like(store: Store, root: Path, dataset: Path) -> Store:
@@ -306,6 +330,14 @@ def test_another_dataset_proves_nothing(store: Store, tmp_path: Path) -> None:
     wrong = more_samples(tmp_path / "wrong.jsonl", LENGTHS, first=1)
     assert {f.kind for f in mend(store, datasets=[wrong]).remaining} == {"tokens-missing"}
     assert not (store.root / keys.tokens(0, SHARD)).exists()
+
+
+def test_a_dataset_that_cannot_be_read_is_not_passed_over(store: Store, tmp_path: Path) -> None:
+    lose_tokens(store, SHARD)
+    dataset = more_samples(tmp_path / "dataset.jsonl", LENGTHS, first=0)
+    with pytest.raises(StorageFailed, match="File name too long"):
+        mend(store, datasets=[tmp_path / ("x" * 300), dataset])
+    assert mend(store, datasets=[dataset]).corrected
 
 
 def test_numbers_as_keys_need_no_manifest(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hsstore.integrity.schedule import Clock, Scrub
 from hsstore.integrity.state import State
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
+from hsstore.storage.filesystem import LOCAL
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.stores import empty_store, fill, filled_store, replace
@@ -266,3 +267,12 @@ def test_the_array_of_a_batch_system_shares_one_state(whole: Store, tmp_path: Pa
     assert verdicts(state, whole) == {*range(SHARDS)}
     merged = merge([read_report(tmp_path / f"{n}.jsonl") for n in (1, 2, 3)])
     assert (merged.summary.complete, merged.summary.shards_checked) == (True, SHARDS)
+
+
+def test_a_report_is_durable_with_its_name(
+    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(LOCAL, "sync_folder", synced.append)
+    list(fsck(whole, "quick", scrub=Scrub(report=tmp_path / "report.jsonl")))
+    assert synced == [tmp_path]

@@ -19,6 +19,7 @@ from hsstore.model import keys
 from hsstore.model.capture import Capture, Layer
 from hsstore.model.finding import Finding, Level
 from hsstore.model.identity import StoreIdentity
+from hsstore.model.keys import ShardVersion
 from hsstore.model.source import Extracted, Failed, HiddenStateSource, Request
 from hsstore.storage.create import create
 from hsstore.storage.model_files import read_model
@@ -50,10 +51,14 @@ def audit(
     store: Store, source: HiddenStateSource, samples: int = 100, *, level: Level = "quick"
 ) -> tuple[list[Finding], Audit]:
     """What an audit finds, after the checks of that level."""
+    audited = Audit(run_of(store, level), source, samples, seed=1)
+    return list(audited), audited
+
+
+def run_of(store: Store, level: Level = "quick") -> Fsck:
     run = fsck(store, level)
     assert isinstance(run, Fsck)
-    audited = Audit(run, source, samples, seed=1)
-    return list(audited), audited
+    return run
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -253,6 +258,22 @@ def test_a_seeded_source_audits_its_own_store(tmp_path: Path) -> None:
     assert (audited.counts.population, audited.counts.exact) == (11, 11)
 
 
+def test_drawing_samples_lists_the_store_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, listed = filled_store(tmp_path / "store"), []
+    committed = Store.committed
+
+    def counted(self: Store) -> dict[int, tuple[ShardVersion, bool]]:
+        listed.append(self)
+        return committed(self)
+
+    audited = Audit(run_of(store), SeededSource(store.identity), 3, seed=1)
+    monkeypatch.setattr(Store, "committed", counted)
+    assert len(audited._choose()) == 3
+    assert len(listed) == 1
+
+
 def test_a_sample_that_cannot_be_computed_leaves_the_audit_incomplete(tmp_path: Path) -> None:
     store = filled_store(tmp_path / "store")
     findings, audited = audit(store, SeededSource(store.identity, {"sample-3": "out of memory"}))
@@ -329,7 +350,7 @@ def test_a_shard_replaced_meanwhile_is_examined_anew(tmp_path: Path) -> None:
     (finding,) = [found for found in findings if found.severity == "error"]
     assert (finding.kind, finding.samples, finding.generation) == ("audit-wrong", ("sample-3",), 2)
     assert finding.repair == (
-        f"hsstore repair {store.root} --from-report FILE --source transformers:PATH --apply"
+        f"hsstore repair {store.root} --from-report REPORT --source transformers:PATH --apply"
     )
     assert audited.counts.wrong == 1
 

@@ -99,6 +99,21 @@ def test_beginnings_of_one_sample_make_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert [stray.sample for stray in kept.strays()] == [150]
 
 
+def test_what_is_kept_of_a_sample_is_a_sketch_of_one_beginning() -> None:
+    """Not all five, for the sake of one; and of kinds that made room, none."""
+    kept, chance = Beginnings(), np.random.default_rng(0)
+    for sample in range(4):
+        kept.add(0, looked(sample, np.ones((2, 1, 4), np.float32)), ids(7, 8, sample))
+    for sample in range(4, 40):
+        sketches = chance.standard_normal((2, 1, 4), np.float32)
+        kept.add(0, looked(sample, -np.abs(sketches)), ids(7, 8, sample))
+    for beginning in kept._kept.values():
+        assert all(kind.sketch.base is None for kind in beginning.kinds)
+        dropped = [victim for victim, _, _ in beginning._dropped]
+        assert len(dropped) > 20
+        assert all(victim.sketch.size == 0 for victim in dropped)
+
+
 # -- equal rows ------------------------------------------------------------------------------------
 
 
@@ -145,7 +160,9 @@ def test_a_store_of_one_row_is_told_without_comparing_all_with_all() -> None:
 
 
 def test_equal_content_of_other_tokens_is_found() -> None:
-    found = twins((looked(0, content=9), ids(1, 2)), (looked(1, content=9), ids(1, 3)))
+    found = twins(
+        (looked(0, content=9, row0=1), ids(1, 2)), (looked(1, content=9, row0=1), ids(1, 3))
+    )
     assert [(t.sample, t.place) for t in found] == [(0, "all"), (1, "all")]
     assert twins((looked(0, content=9), ids(1, 2)), (looked(1, content=9), ids(1, 2))) == []
 

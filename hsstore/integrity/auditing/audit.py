@@ -116,8 +116,7 @@ class Audit:
         return [(shards[group], present[group][place]) for group, place in drawn]
 
     def _committed(self) -> list[int]:
-        committed = self._store.committed()
-        return [shard for shard in self._run.shards if shard in committed]
+        return [shard for shard in self._run.shards if shard in self._verified.committed]
 
     def _origins(self) -> Callable[[int], Sequence[int]]:
         """The numbers of a shard's origins, as far as the checks before came upon them."""

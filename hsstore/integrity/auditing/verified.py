@@ -1,6 +1,7 @@
 """What a store holds of single samples, verified; and where that fails, what fsck says of it."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -9,8 +10,8 @@ from hsstore.errors import StoreError
 from hsstore.integrity.checks import chunks
 from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.model import commands
 from hsstore.model.finding import Finding
+from hsstore.model.keys import ShardVersion
 from hsstore.model.source import Request
 from hsstore.storage.digest import content_digest
 from hsstore.storage.reader import Reader
@@ -35,10 +36,15 @@ class VerifiedSamples:
         """Let go of threads."""
         self.subject.chunks.close()
 
+    @cached_property
+    def committed(self) -> dict[int, tuple[ShardVersion, bool]]:
+        """What is committed, listed once: a store has tens of thousands of shards."""
+        return self.store.committed()
+
     def present(self, shard: int) -> Sequence[int]:
         """The global indexes of a shard's committed samples; none where they cannot be told."""
         samples = self.subject.samples(shard)
-        version, absent = self.store.committed()[shard]
+        version, absent = self.committed[shard]
         if not absent:
             return samples
         try:
@@ -98,8 +104,7 @@ class VerifiedSamples:
 
     def remedy(self) -> str:
         """The command that mends what an audit finds wrong."""
-        words = ("--from-report", "FILE", *self.store.source_words(), "--apply")
-        return commands.hsstore("repair", self.store.root, *words)
+        return self.subject.report_command()
 
     def _states(self, sample: int) -> NDArray[Any] | None:
         try:

@@ -69,7 +69,7 @@ class _Beginning:
     """All samples that share some first tokens; ``unnamed`` counts those that had to be forgotten.
 
     Kinds of one sample make room for others. How far they were from the greatest kind of then is
-    kept, once that had its witnesses.
+    kept, once that had its witnesses, and their sketches are not.
     """
 
     tokens: int
@@ -83,7 +83,8 @@ class _Beginning:
         if kind is None:
             if len(self.kinds) == KINDS_KEPT:
                 self._drop()
-            kind = _Kind(sketch)
+            # Of itself: a view would keep the sketches of all beginnings of the sample.
+            kind = _Kind(sketch.copy())
             self.kinds.append(kind)
         kind.add(shard, sample, text)
 
@@ -124,6 +125,7 @@ class _Beginning:
             self.unnamed += len(victim.samples)
         else:
             errors = relative_errors(victim.sketch, most.sketch)
+            victim.sketch = victim.sketch[:0].copy()
             self._dropped.append((victim, most, errors))
 
 
