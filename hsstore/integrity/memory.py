@@ -58,8 +58,12 @@ class Memory:
     def condemn(self, finding: Finding) -> None:
         """Take back that a shard is sound: something was found that concerns it."""
         made = None if finding.shard is None else self._made.get(finding.shard)
-        if made is not None and made.sound and finding.severity != "note":
-            self._add(made._replace(sound=False))
+        if made is None or finding.severity == "note":
+            return
+        # No level sees what an audit sees: none but the deepest may take that back.
+        level = "thorough" if finding.kind == "audit-wrong" else made.level
+        if made.sound or level != made.level:
+            self._add(made._replace(sound=False, level=level))
 
     def _add(self, verdict: Verdict) -> None:
         if self._state is not None:

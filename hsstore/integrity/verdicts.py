@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
 class Standing(NamedTuple):
     """When a shard was last checked to a level or deeper, and whether nothing is known against it.
 
-    What a shallower check found since counts against it.
+    What a check found counts until one that is as deep finds nothing.
     """
 
     time: int
@@ -77,8 +77,16 @@ class Verdicts:
         newest = max(deep, key=lambda verdict: verdict.time)
         if newest.file != file:
             return None
-        against = (v for v in about if not v.sound and v.file == file and v.time >= newest.time)
-        return Standing(newest.time, newest.sound and not any(against))
+        same = [verdict for verdict in about if verdict.file == file]
+        return Standing(newest.time, not any(_stands(verdict, same) for verdict in same))
+
+
+def _stands(against: Verdict, verdicts: Iterable[Verdict]) -> bool:
+    """Whether something was found that no later check, as deep as that one, took back."""
+    return not against.sound and not any(
+        later.sound and later.time > against.time and is_as_deep(later.level, against.level)
+        for later in verdicts
+    )
 
 
 def is_as_deep(level: Level, other: Level) -> bool:

@@ -185,6 +185,13 @@ def test_what_a_shallower_check_found_since_counts_against_a_shard(store: Store)
     assert verdicts.standing(store, 1, 1, "data", 300) == Standing(250, sound=True)
 
 
+def test_what_a_deep_check_found_no_shallower_one_takes_back(store: Store) -> None:
+    verdicts = Verdicts([seen(store, 100, "thorough", sound=False), seen(store, 200)])
+    assert verdicts.standing(store, 1, 1, "data", 300) == Standing(200, sound=False)
+    verdicts.add([seen(store, 250, "thorough")])
+    assert verdicts.standing(store, 1, 1, "data", 300) == Standing(250, sound=True)
+
+
 def test_a_replaced_shard_was_never_verified(store: Store) -> None:
     verdicts = Verdicts([seen(store, 100)])
     replace(store, 1)
