@@ -138,6 +138,9 @@ def _account(result: "CopyResult") -> str:
 
 def _advice(store: "Store", destination: Path, result: "CopyResult") -> Iterator[str]:
     """What to run next."""
+    if result.before:
+        again = commands.hsstore("fsck", destination)
+        yield f"shards that were there before were not read again; that is for: {again}"
     if result.damaged:
         yield f"left out: shards {ranges(result.damaged)}. To complete the copy, one of:"
         source = store.source_words()
