@@ -21,10 +21,10 @@ import numpy as np  # noqa: E402 - the checkout comes first, so that it is what 
 from measure import machine  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from hsstore.integrity.coverage import coverage  # noqa: E402
 from hsstore.integrity.fsck import fsck  # noqa: E402
-from hsstore.integrity.schedule import Scrub  # noqa: E402
-from hsstore.integrity.state import State  # noqa: E402
+from hsstore.integrity.scrub.coverage import coverage  # noqa: E402
+from hsstore.integrity.scrub.schedule import Scrub  # noqa: E402
+from hsstore.integrity.scrub.state import State  # noqa: E402
 from hsstore.model import keys  # noqa: E402
 from hsstore.model.document import seal  # noqa: E402
 from hsstore.model.keys import ShardVersion  # noqa: E402

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hsstore.integrity.copying.copy import copy_store
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
-    from hsstore.integrity.schedule import Scrub
+    from hsstore.integrity.scrub.schedule import Scrub
     from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
     from hsstore.storage.extend import extend
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "HiddenStateDataset": "hsstore.training.dataset",
     "HsstoreError": "hsstore.errors",
-    "Scrub": "hsstore.integrity.schedule",
+    "Scrub": "hsstore.integrity.scrub.schedule",
     "Store": "hsstore.storage.store",
     "Workload": "hsstore.model.capacity",
     "copy_store": "hsstore.integrity.copying.copy",

@@ -14,7 +14,7 @@ from hsstore_cli.findings import finding_lines, ranges
 from hsstore_cli.options import Command, json_option
 
 if TYPE_CHECKING:
-    from hsstore.integrity.merge import Merged
+    from hsstore.integrity.scrub.merge import Merged
     from hsstore.model.report import Report
 
 SHOWN_RANGES = 300
@@ -61,8 +61,8 @@ def command(
     audit called false stay so until they are replaced. What no report covers is named. The store
     itself is not looked at.
     """
-    from hsstore.integrity.merge import merge  # noqa: PLC0415 - numpy, which the help does not need
-    from hsstore.integrity.report import read_report, write_report  # noqa: PLC0415 - as above
+    from hsstore.integrity.scrub.merge import merge  # noqa: PLC0415 - numpy, which the help does not need
+    from hsstore.integrity.scrub.report_file import read_report, write_report  # noqa: PLC0415 - as above
 
     read = [read_report(path) for path in reports]
     merged = merge(read, level)

@@ -110,10 +110,10 @@ def command(
     more = MoreOptions(replica, report_paths, datasets, shards)
     _refuse_mixture(options, more, waived, reason)
     # Reading a store costs numpy, which the help does not need.
-    from hsstore.integrity.head_documents import give_back_documents  # noqa: PLC0415
+    from hsstore.integrity.mending.head_documents import give_back_documents  # noqa: PLC0415
+    from hsstore.integrity.mending.waive import waive  # noqa: PLC0415
     from hsstore.integrity.repair import only_given_back, repair  # noqa: PLC0415
-    from hsstore.integrity.report import read_report  # noqa: PLC0415
-    from hsstore.integrity.waive import waive  # noqa: PLC0415
+    from hsstore.integrity.scrub.report_file import read_report  # noqa: PLC0415
     from hsstore.storage.store import Store  # noqa: PLC0415
 
     given_back = give_back_documents(store, replica, apply=applying)

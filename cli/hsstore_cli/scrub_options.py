@@ -16,7 +16,7 @@ from hsstore.errors import MalformedInput
 from hsstore_cli.options import max_duration_option
 
 if TYPE_CHECKING:
-    from hsstore.integrity.schedule import Scrub, Subset
+    from hsstore.integrity.scrub.schedule import Scrub, Subset
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -33,7 +33,7 @@ class ScrubOptions:
 
     def to_scrub(self, note: Callable[[str], None]) -> "Scrub":
         """What the library calls it; the verdicts have a place by default."""
-        from hsstore.integrity.schedule import Scrub  # noqa: PLC0415 - numpy, as in fsck
+        from hsstore.integrity.scrub.schedule import Scrub  # noqa: PLC0415 - numpy, as in fsck
 
         return Scrub(
             subset=self.subset,
@@ -46,7 +46,7 @@ class ScrubOptions:
 
 def state_folder(typed: Path | None, note: Callable[[str], None]) -> Path | None:
     """Where verdicts are kept; None, and a note, where nobody said and there is no home."""
-    from hsstore.integrity.state import default_folder  # noqa: PLC0415 - numpy, as in fsck
+    from hsstore.integrity.scrub.state import default_folder  # noqa: PLC0415 - numpy, as in fsck
 
     if typed is not None:
         return typed
@@ -62,7 +62,7 @@ def _subset(
     param: click.Parameter,  # noqa: ARG001 - click's signature
     typed: str | None,
 ) -> "Subset | None":
-    from hsstore.integrity.schedule import Subset  # noqa: PLC0415 - numpy, as in fsck
+    from hsstore.integrity.scrub.schedule import Subset  # noqa: PLC0415 - numpy, as in fsck
 
     try:
         return None if typed is None else Subset.parse(typed)

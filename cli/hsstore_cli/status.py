@@ -14,7 +14,7 @@ from hsstore_cli.options import Command, json_option, store_argument
 from hsstore_cli.scrub_options import state_folder, state_option
 
 if TYPE_CHECKING:
-    from hsstore.integrity.coverage import Coverage
+    from hsstore.integrity.scrub.coverage import Coverage
     from hsstore.storage.store import Store
 
 SHOWN = 10
@@ -89,8 +89,8 @@ def command(store: Path, state: Path | None, *, as_json: bool) -> None:
 
 def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
     """What is remembered of checks; None where there is no place for it."""
-    from hsstore.integrity.coverage import coverage  # noqa: PLC0415 - numpy, as above
-    from hsstore.integrity.state import State  # noqa: PLC0415 - numpy, as above
+    from hsstore.integrity.scrub.coverage import coverage  # noqa: PLC0415 - numpy, as above
+    from hsstore.integrity.scrub.state import State  # noqa: PLC0415 - numpy, as above
 
     folder = state_folder(typed, render.tell)
     if folder is None:

@@ -20,11 +20,11 @@ from hsstore.integrity.checks import (
     waivers,
 )
 from hsstore.integrity.examine import Listing, examine
-from hsstore.integrity.memory import Memory, generation_of
-from hsstore.integrity.report import Transcript
-from hsstore.integrity.schedule import Scrub, refuse_within
+from hsstore.integrity.scrub.remembered import Memory, generation_of
+from hsstore.integrity.scrub.report_file import Transcript
+from hsstore.integrity.scrub.schedule import Scrub, refuse_within
+from hsstore.integrity.scrub.verdicts import FileHint, file_hint
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.integrity.verdicts import FileHint, file_hint
 from hsstore.model import keys
 from hsstore.model.document import timestamp
 from hsstore.model.finding import Finding, Level, Summary, severity_of

@@ -11,19 +11,19 @@ from typing import Any
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
 from hsstore.integrity.examine import examine
 from hsstore.integrity.fsck import Fsck
-from hsstore.integrity.head_documents import give_back_documents
-from hsstore.integrity.mend import Mended, Mender, OpenSource, is_unreadable, wanted
-from hsstore.integrity.repair_cost import (
+from hsstore.integrity.mending.head_documents import give_back_documents
+from hsstore.integrity.mending.mend import Mended, Mender, OpenSource, is_unreadable, wanted
+from hsstore.integrity.mending.repair_cost import (
     copied_bytes,
     payload_bytes,
     refuse_full_disk,
     staged_bytes,
     tokens_of,
 )
-from hsstore.integrity.replica import Replica
-from hsstore.integrity.restore import Restorer, refuse_grown, refuse_to_go_on
+from hsstore.integrity.mending.replica import Replica
+from hsstore.integrity.mending.restore import Restorer, refuse_grown, refuse_to_go_on
+from hsstore.integrity.mending.suspects import Suspects, by_shard
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.integrity.suspects import Suspects, by_shard
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent

@@ -20,9 +20,9 @@ from hsstore.errors import SampleAbsent, SampleDamaged, StoreExists
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.copying.copy import copy_store
 from hsstore.integrity.fsck import fsck
-from hsstore.integrity.head_documents import give_back_documents
+from hsstore.integrity.mending.head_documents import give_back_documents
+from hsstore.integrity.mending.waive import waive
 from hsstore.integrity.repair import repair
-from hsstore.integrity.waive import waive
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.keys import ShardVersion

@@ -9,7 +9,8 @@ import sys
 import time
 from unittest.mock import patch
 
-from hsstore.integrity import examine, fsck, state
+from hsstore.integrity import examine, fsck
+from hsstore.integrity.scrub import state
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore_cli.supervised import main as hsstore
 

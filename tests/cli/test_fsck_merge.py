@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.integrity.report import read_report
+from hsstore.integrity.scrub.report_file import read_report
 from hsstore.model import keys
 from hsstore.model.finding import Finding, Level, Summary
 from hsstore.model.report import Checked, ReportLines, Run

@@ -21,9 +21,13 @@ from hsstore.testing.faults import CHANGING, GROWING, READING, FaultyFilesystem
 from hsstore.testing.scenarios import (
     ADOPT,
     CLEAR,
+    COPY_AGAIN,
+    COPY_GROWN,
     CREATE,
+    ENCODE,
     EXTEND,
     EXTRACT,
+    REBUILD_PLAN,
     REMAKE,
     REPAIR,
     REPLACE,
@@ -79,7 +83,9 @@ WHOLE = (CREATE, EXTRACT, ADOPT, SALVAGE, REPLACE, EXTEND, CLEAR)
 ALL_WAYS = (EXTRACT, REPLACE)
 BOTH_CODECS = (EXTRACT, ADOPT, SALVAGE, REPLACE)
 SOME = [fault for fault in FAULTS if fault.code not in (errno.EDQUOT, errno.EFBIG)]
-REPAIRS = (REPAIR, REMAKE, RESTORE, RESTORE_FOLDER)
+READS_FOR_LONG = (
+    REPAIR, REMAKE, RESTORE, RESTORE_FOLDER, REBUILD_PLAN, COPY_AGAIN, COPY_GROWN, ENCODE,
+)  # fmt: skip
 FEW = [
     Fault(errno.ENOSPC, GROWING, forever=True),
     Fault(errno.EIO, CHANGING, forever=False),
@@ -90,8 +96,8 @@ MATRIX = [
     *((scenario, "blosc-zstd", fault) for scenario in BOTH_CODECS for fault in (*FEW, SHORT)),
     *((s, "none", fault) for s in SCENARIOS if s not in WHOLE for fault in FEW),
 ]
-# A repair reads everything several times; one that reads for long is enough.
-MATRIX = [case for case in MATRIX if case[0] not in REPAIRS or case[2].kinds != READING]
+# A repair reads everything several times, as does a copy; one of each that reads is enough.
+MATRIX = [case for case in MATRIX if case[0] not in READS_FOR_LONG or case[2].kinds != READING]
 ALL = [
     *(pytest.param(*case, id="-".join(map(str, case))) for case in SMALL),
     *(

@@ -12,8 +12,8 @@ import pytest
 
 from hsstore.errors import IdentityMismatch, OutOfSpace, SourceUnavailable, Stopped, StoreError
 from hsstore.integrity.fsck import Fsck, fsck
+from hsstore.integrity.mending.replica import Replica, Wanted
 from hsstore.integrity.repair import RepairResult, repair
-from hsstore.integrity.replica import Replica, Wanted
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.document import seal
@@ -254,7 +254,7 @@ def test_a_full_disk_is_refused_before_writing(
         found = available(path)
         return Space(found.path, found.device, found.total_bytes, found.total_bytes, 0, None)
 
-    monkeypatch.setattr("hsstore.integrity.repair_cost.available", nothing)
+    monkeypatch.setattr("hsstore.integrity.mending.repair_cost.available", nothing)
     damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
     (store.root / keys.zarr_metadata()).unlink()
     before = snapshot(store.root)

@@ -15,12 +15,12 @@ import pytest
 
 from hsstore.integrity import examine
 from hsstore.integrity import fsck as fsck_module
-from hsstore.integrity.coverage import coverage
 from hsstore.integrity.fsck import Fsck, Unopened, fsck
-from hsstore.integrity.merge import merge
-from hsstore.integrity.report import read_report
-from hsstore.integrity.schedule import Clock, Scrub
-from hsstore.integrity.state import State
+from hsstore.integrity.scrub.coverage import coverage
+from hsstore.integrity.scrub.merge import merge
+from hsstore.integrity.scrub.report_file import read_report
+from hsstore.integrity.scrub.schedule import Clock, Scrub
+from hsstore.integrity.scrub.state import State
 from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.storage.filesystem import LOCAL

@@ -6,8 +6,8 @@ import pytest
 
 from hsstore.errors import InvalidDocument, MalformedInput, SampleMissing, StoreError
 from hsstore.integrity.fsck import fsck
+from hsstore.integrity.mending.waive import waive
 from hsstore.integrity.repair import repair
-from hsstore.integrity.waive import waive
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.waiver import Waiver

@@ -19,7 +19,7 @@ from hsstore.demo import corpus
 from hsstore.errors import IdentityMismatch, InvalidDocument, MalformedInput, SourceUnavailable
 from hsstore.extraction.sglang.calibration import make_calibrator, prompt_of
 from hsstore.extraction.transformers_source import TransformersSource
-from hsstore.integrity.likeness import values_of
+from hsstore.integrity.auditing.likeness import values_of
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.capture import Capture, Layer

@@ -16,7 +16,7 @@ from hsstore.errors import (
     SampleMissing,
     SnapshotChanged,
 )
-from hsstore.integrity.waive import waive
+from hsstore.integrity.mending.waive import waive
 from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing.sources import seeded_states

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from hsstore.integrity import quarantine
+from hsstore.integrity.mending import quarantine
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.document import canonical, seal, unseal, validate

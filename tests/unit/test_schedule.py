@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsstore.errors import MalformedInput
-from hsstore.integrity.schedule import Scrub, Subset, refuse_within, schedule
-from hsstore.integrity.verdicts import Standing
+from hsstore.integrity.scrub.schedule import Scrub, Subset, refuse_within, schedule
+from hsstore.integrity.scrub.verdicts import Standing
 
 
 @given(st.integers(0, 500), st.integers(1, 40))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.integrity import state as state_module
-from hsstore.integrity.state import State, default_folder
-from hsstore.integrity.verdicts import FileHint, Standing, Verdict, Verdicts, file_hint
+from hsstore.integrity.scrub import state as state_module
+from hsstore.integrity.scrub.state import State, default_folder
+from hsstore.integrity.scrub.verdicts import FileHint, Standing, Verdict, Verdicts, file_hint
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.finding import Level

@@ -19,7 +19,13 @@ from hsstore.extraction.sglang import reference as references
 from hsstore.extraction.sglang import structure
 from hsstore.extraction.sglang.sketch import as_recorded, from_record, sketch
 from hsstore.extraction.sglang.transport import ENGINE, Ask
-from hsstore.integrity.likeness import Rows, agreement, distance, relative_errors, values_of
+from hsstore.integrity.auditing.likeness import (
+    Rows,
+    agreement,
+    distance,
+    relative_errors,
+    values_of,
+)
 from hsstore.model import commands
 from hsstore.model.calibration import Agreement, Calibration, Engine, Method, norm_of
 from hsstore.model.document import timestamp

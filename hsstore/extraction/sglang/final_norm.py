@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.integrity.likeness import Rows, values_of
+from hsstore.integrity.auditing.likeness import Rows, values_of
 from hsstore.storage.model_files import weight_files
 
 HEADER_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput, SourceUnavailable
 from hsstore.extraction.transformers_source import TransformersSource
-from hsstore.integrity.likeness import (
+from hsstore.integrity.auditing.likeness import (
     Rows,
     agreement,
     cosines,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.integrity.likeness import Rows
+from hsstore.integrity.auditing.likeness import Rows
 from hsstore.model.calibration import PROJECTIONS, projection_bits
 
 Sketch = NDArray[np.float64]

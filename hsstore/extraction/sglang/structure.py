@@ -13,7 +13,7 @@ from hsstore.extraction.sglang.final_norm import (
     norm_weights,
     spread,
 )
-from hsstore.integrity.likeness import Rows
+from hsstore.integrity.auditing.likeness import Rows
 from hsstore.model.capture import FINAL, FINAL_PRE, Layer
 
 # The two ends of three layers lie further apart than either from the one between. Of all triples

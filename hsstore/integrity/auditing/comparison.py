@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.integrity.likeness import Rows, cosines, relative_errors, values_of
+from hsstore.integrity.auditing.likeness import Rows, cosines, relative_errors, values_of
 from hsstore.model.capture import Layer
 
 # Relative error of the middle row and of the worst one. In 16 bits 0.018 and 0.15 have been seen,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hsstore.integrity.auditing import other_norm, rounding
 from hsstore.integrity.auditing.comparison import BLOCK_BYTES, MIDDLE, WORST, LayerFigures
-from hsstore.integrity.likeness import Rows, cosines, relative_errors, values_of
+from hsstore.integrity.auditing.likeness import Rows, cosines, relative_errors, values_of
 from hsstore.model.capture import FINAL, FINAL_PRE, Layer
 
 # Rows that are looked at, evenly spaced: of a long sample a few tell enough.

@@ -8,7 +8,7 @@ others too.
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.integrity.likeness import Rows, relative_errors
+from hsstore.integrity.auditing.likeness import Rows, relative_errors
 
 LEAST_ROWS = 6
 # Each brings the two sets of factors closer to their common fit.

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.integrity.auditing.comparison import MIDDLE
+from hsstore.integrity.auditing.likeness import relative_errors, values_of
 from hsstore.integrity.auditing.verified import VerifiedSamples
-from hsstore.integrity.likeness import relative_errors, values_of
 from hsstore.model.source import Request
 
 # How many samples to either side are looked at, and how many of their rows.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hsstore.errors import MalformedInput
-from hsstore.integrity.verdicts import is_as_deep
+from hsstore.integrity.scrub.verdicts import is_as_deep
 from hsstore.model.finding import Finding, Level, Summary
 from hsstore.model.report import Checked, Report, ReportLines, Run
 

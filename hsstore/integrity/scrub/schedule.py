@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hsstore.errors import MalformedInput
-from hsstore.integrity.verdicts import Standing
+from hsstore.integrity.scrub.verdicts import Standing
 
 PathLike = str | os.PathLike[str]
 

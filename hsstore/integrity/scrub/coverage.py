@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hsstore.integrity.verdicts import Standing, Verdicts
+from hsstore.integrity.scrub.verdicts import Standing, Verdicts
 from hsstore.model.document import timestamp
 from hsstore.model.finding import Level
 from hsstore.storage.store import Store

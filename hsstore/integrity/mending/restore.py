@@ -17,11 +17,11 @@ import xxhash
 
 from hsstore.errors import ClaimedByAnother, Stopped, StorageFailed, StoreError
 from hsstore.integrity.checks import arrays, calibrations, folders, metadata, tokens, waivers
+from hsstore.integrity.mending.quarantine import Quarantine
+from hsstore.integrity.mending.rebuilt_plans import rebuilt_plans
+from hsstore.integrity.mending.tokens_of_dataset import tokens_of_dataset
 from hsstore.integrity.plain_file import Trouble, plain_status
-from hsstore.integrity.quarantine import Quarantine
-from hsstore.integrity.rebuilt_plans import rebuilt_plans
 from hsstore.integrity.subject import Subject
-from hsstore.integrity.tokens_of_dataset import tokens_of_dataset
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent

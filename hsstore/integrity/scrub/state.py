@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hsstore.errors import InvalidDocument, UnsupportedFormat
-from hsstore.integrity.verdicts import FileHint, Verdict, Verdicts
+from hsstore.integrity.scrub.verdicts import FileHint, Verdict, Verdicts
 from hsstore.model.document import (
     FORMAT,
     Check,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hsstore.errors import MalformedInput, StorageFailed
-from hsstore.integrity.schedule import Scrub
+from hsstore.integrity.scrub.schedule import Scrub
 from hsstore.model.document import timestamp
 from hsstore.model.finding import Finding, Summary
 from hsstore.model.report import NO_REPORT, Checked, Report, ReportLines, Run, parse

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsstore.errors import IdentityMismatch, InvalidDocument, StoreError
-from hsstore.integrity.sample_rows import read_rows
-from hsstore.integrity.token_index import TokenIndex
+from hsstore.integrity.mending.sample_rows import read_rows
+from hsstore.integrity.mending.token_index import TokenIndex
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.manifest import Manifest, StoredSample
 from hsstore.model.marker import Marker

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from hsstore.errors import Stopped, StoreError
 from hsstore.integrity.examine import Listing, examine
+from hsstore.integrity.mending.quarantine import Quarantine
+from hsstore.integrity.mending.recompute import Recomputation
+from hsstore.integrity.mending.repair_cost import refuse_full_disk
+from hsstore.integrity.mending.replica import Copy, Replica, Wanted
+from hsstore.integrity.mending.sample_rows import read_rows
+from hsstore.integrity.mending.suspects import Suspects
 from hsstore.integrity.plain_file import Trouble, plain_status
-from hsstore.integrity.quarantine import Quarantine
-from hsstore.integrity.recompute import Recomputation
-from hsstore.integrity.repair_cost import refuse_full_disk
-from hsstore.integrity.replica import Copy, Replica, Wanted
-from hsstore.integrity.sample_rows import read_rows
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.integrity.suspects import Suspects
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import AbsentSample, Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hsstore.errors import InvalidDocument, MalformedInput, SampleMissing, StoreError
 from hsstore.integrity.fsck import Fsck
-from hsstore.integrity.quarantine import Quarantine
+from hsstore.integrity.mending.quarantine import Quarantine
 from hsstore.integrity.repair import RepairResult
 from hsstore.integrity.subject import Subject
 from hsstore.model import commands, keys

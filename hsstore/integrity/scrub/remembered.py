@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hsstore.integrity.examine import Listing
-from hsstore.integrity.schedule import Schedule, Scrub, schedule
-from hsstore.integrity.state import State
+from hsstore.integrity.scrub.schedule import Schedule, Scrub, schedule
+from hsstore.integrity.scrub.state import State
+from hsstore.integrity.scrub.verdicts import FileHint, Standing, Verdict, file_hint
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.integrity.verdicts import FileHint, Standing, Verdict, file_hint
 from hsstore.model.finding import Finding
 
 

@@ -20,8 +20,8 @@ from hsstore.errors import (
     StoreError,
     UnsupportedFormat,
 )
+from hsstore.integrity.mending.quarantine import Quarantine
 from hsstore.integrity.plain_file import Trouble, names_in, read_plain
-from hsstore.integrity.quarantine import Quarantine
 from hsstore.model import commands, keys
 from hsstore.model.document import unseal
 from hsstore.model.identity import KIND as STORE_KIND
