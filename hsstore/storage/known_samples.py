@@ -2,35 +2,15 @@
 
 from itertools import groupby
 
-import numpy as np
 import xxhash
 
 from hsstore.errors import InvalidDocument
 from hsstore.model import commands, keys
 from hsstore.model.progress import Progress
 from hsstore.storage.dataset_digest import DatasetDigest
+from hsstore.storage.digest_index import DigestIndex
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import token_digest
-
-DIGEST_BYTES = 16
-
-
-class DigestIndex:
-    """Finds the first of equal digests of 16 bytes."""
-
-    def __init__(self, digests: list[bytes]) -> None:
-        values = np.array(digests, f"S{DIGEST_BYTES}")
-        self._order = np.argsort(values, kind="stable")
-        self._sorted = values[self._order]
-
-    def find(self, digest: bytes) -> int | None:
-        """The number of the first digest that is equal, None where none is."""
-        # numpy drops zeros at the end of such values, of all of them alike.
-        wanted = np.array(digest, self._sorted.dtype)
-        at = int(np.searchsorted(self._sorted, wanted))
-        if at == len(self._sorted) or self._sorted[at] != wanted:
-            return None
-        return int(self._order[at])
 
 
 class KnownSamples:

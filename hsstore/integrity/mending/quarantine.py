@@ -4,6 +4,7 @@ import contextlib
 import stat
 from pathlib import Path
 
+from hsstore.integrity.subject import printable
 from hsstore.model import keys
 from hsstore.model.document import FORMAT, seal
 from hsstore.model.keys import ShardVersion
@@ -43,7 +44,7 @@ class Quarantine:
         self._filesystem.sync_folder(path.parent)
         self._filesystem.sync_folder(self._folder)
         came_from = path.relative_to(self._store.root).as_posix()
-        self._items.append({"path": _spelt(came_from), "file": _spelt(target.name)})
+        self._items.append({"path": printable(came_from), "file": printable(target.name)})
 
     def keep_file(self, name: str) -> None:
         """Give a plain file a second name here, so that its path never vanishes."""
@@ -93,7 +94,3 @@ class Quarantine:
                     continue
             return path
         return path
-
-
-def _spelt(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()

@@ -1,17 +1,16 @@
 """Which samples of a store have given tokens, by the digests of them."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hsstore.errors import StoreError
 from hsstore.model import keys
+from hsstore.storage.digest_index import DIGEST_BYTES, DigestIndex
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import token_digest
 from hsstore.storage.zarr_arrays import TABLE_CHUNK
-
-DIGEST_BYTES = 16
 
 
 class TokenIndex:
@@ -23,37 +22,24 @@ class TokenIndex:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._of_array = _Sorted(*(_of_array(store) or ((), ())))
+        self._of_array = DigestIndex(_of_array(store))
 
     def find(self, digest: bytes) -> list[int]:
         """The numbers of all samples with this digest, in order."""
-        return self._of_array.find(digest) or self._of_token_files.find(digest)
+        return self._of_array.find_all(digest) or self._in_token_files(digest)
+
+    def _in_token_files(self, digest: bytes) -> list[int]:
+        numbers, index = self._of_token_files
+        return [numbers[found] for found in index.find_all(digest)]
 
     @cached_property
-    def _of_token_files(self) -> "_Sorted":
-        return _Sorted(*_of_token_files(self._store))
+    def _of_token_files(self) -> tuple[list[int], DigestIndex]:
+        numbers, digests = _of_token_files(self._store)
+        return numbers, DigestIndex(digests)
 
 
-class _Sorted:
-    """Numbers of samples by token digest: 40 bytes a sample."""
-
-    def __init__(self, numbers: Sequence[int], digests: Sequence[bytes]) -> None:
-        self._numbers = np.array(numbers, np.int64)
-        values = np.array(digests, f"S{DIGEST_BYTES}")
-        self._order = np.argsort(values, kind="stable")
-        self._sorted = values[self._order]
-
-    def find(self, digest: bytes) -> list[int]:
-        """The numbers of all samples with this digest, in order; none where there is no such."""
-        # numpy drops zeros at the end of such values, of all of them alike.
-        wanted = np.array(digest, self._sorted.dtype)
-        low, high = (int(np.searchsorted(self._sorted, wanted, side)) for side in ("left", "right"))
-        found: list[int] = self._numbers[self._order[low:high]].tolist()
-        return found
-
-
-def _of_array(store: Store) -> tuple[Sequence[int], Sequence[bytes]] | None:
-    """All samples by the array of digests; None where that is not whole."""
+def _of_array(store: Store) -> NDArray[np.bytes_]:
+    """The digests of all samples by their array; none where that is not whole."""
     samples = store.plan.samples
     try:
         raw = b"".join(
@@ -61,11 +47,9 @@ def _of_array(store: Store) -> tuple[Sequence[int], Sequence[bytes]] | None:
             for chunk in range(-(-samples // TABLE_CHUNK))
         )
     except OSError:
-        return None
-    if len(raw) < samples * DIGEST_BYTES:
-        return None
-    # Sequences to whoever looks from outside, and no lists of a million objects.
-    return range(samples), np.frombuffer(raw, f"S{DIGEST_BYTES}", samples)  # type: ignore[return-value]
+        raw = b""
+    whole = len(raw) >= samples * DIGEST_BYTES
+    return np.frombuffer(raw, f"S{DIGEST_BYTES}", samples if whole else 0)
 
 
 def _of_token_files(store: Store) -> tuple[list[int], list[bytes]]:
