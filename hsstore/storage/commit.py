@@ -5,6 +5,7 @@ so that a writer whose folder was renamed away can publish nothing more.
 """
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.storage.claim import Claim
-from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.filesystem import NO_PLAIN_FILE, Filesystem
 from hsstore.storage.journal import read_journal
 from hsstore.storage.writer import StagedShard
 
@@ -165,16 +166,29 @@ def read_intent(
 ) -> Marker:
     """An intent that decides something; InvalidDocument unless all that it names is whole."""
     path = root / keys.intent(version)
-    intent = read_marker(filesystem, path, INTENT_KIND)
+    with _plain("the intent is no plain file", path):
+        intent = read_marker(filesystem, path, INTENT_KIND)
     if (intent.store, intent.version) != (identity.uuid, version):
         raise InvalidDocument("the intent is of another store or shard", place=str(path))
     try:
-        manifest = filesystem.read(root / intent.manifest_name)
+        with _plain("the intent names a manifest that is no plain file", path):
+            manifest = filesystem.read(root / intent.manifest_name)
     except FileNotFoundError:
         raise InvalidDocument("the intent names a manifest that is gone", place=str(path)) from None
     if xxhash.xxh3_128_hexdigest(manifest) != intent.manifest_xxh3_128:
         raise InvalidDocument("the intent names another manifest", place=str(path))
     return intent
+
+
+@contextlib.contextmanager
+def _plain(otherwise: str, place: Path) -> Iterator[None]:
+    """InvalidDocument where what is read is a link, a folder or a socket."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_PLAIN_FILE:
+            raise
+        raise InvalidDocument(otherwise, place=str(place)) from None
 
 
 def replay_intents(
@@ -305,11 +319,13 @@ def _writers_of(filesystem: Filesystem, folder: Path) -> set[str]:
 
 
 def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
-    """Whether a file is, by size and index, the one that a marker names."""
+    """Whether a file is, by size and index, the one that a marker names; no link is followed."""
+    index = bytearray(geometry.index_bytes)
     try:
+        if not stat.S_ISREG(filesystem.status(target).st_mode):
+            return False
         with filesystem.opened(target) as fd:
             size = filesystem.size(fd)
-            index = bytearray(geometry.index_bytes)
             filesystem.read_at(fd, index, max(size - len(index), 0), target)
     except FileNotFoundError:
         return False

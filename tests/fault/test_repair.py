@@ -11,6 +11,7 @@ from shutil import copytree
 import pytest
 
 from hsstore.errors import IdentityMismatch, OutOfSpace, SourceUnavailable, Stopped, StoreError
+from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.integrity.replica import Replica, Wanted
@@ -478,6 +479,24 @@ def test_an_intent_that_decides_nothing_is_set_aside(store: Store, lost: str) ->
     assert kinds(store.root) == []
     aside = [*(store.root / keys.QUARANTINE).glob("*/*.00000001-000002.json")]
     assert len(aside) == (0 if alike else 1)
+
+
+@pytest.mark.parametrize("hurt", [damage.to_symlink, damage.to_folder, damage.to_pipe])
+@pytest.mark.parametrize("folder", [keys.INTENT, keys.MANIFEST])
+def test_what_is_no_file_in_place_of_an_intent_or_its_manifest_decides_nothing(
+    store: Store, folder: str, hurt: Callable[[Path], None]
+) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    dying = Store.open(store.root, filesystem=DiesAtRename())
+    with pytest.raises(KeyboardInterrupt):
+        repair(dying, source=lambda: SeededSource(store.identity), apply=True)
+    (path,) = (store.root / folder).glob("00000001-000002.*")
+    hurt(path)
+    assert "intent-invalid" in kinds(store.root)
+    assert not extract(store, SeededSource(store.identity)).stopped
+    assert mend(store, SeededSource(store.identity)).corrected
+    assert kinds(store.root) == []
+    assert [*(store.root / keys.QUARANTINE).glob("*/*.00000001-000002.json")]
 
 
 # -- pairs of damages ------------------------------------------------------------------------------
