@@ -245,12 +245,6 @@ def _delete_plan(store: Store) -> Planted:
     return Planted((Place("plan-invalid", "quick", keys.PLAN),))
 
 
-def _forbid_plan(store: Store) -> Planted:
-    """The store cannot be opened; the error is of the folder's newest plan, whichever that is."""
-    (store.root / keys.plan(0)).chmod(0)
-    return Planted((Place("plan-unreadable", "quick", keys.PLAN),))
-
-
 def _delete_intent(store: Store) -> Planted:
     (store.root / INTENT).unlink()
     return without_intent(store, Planted(()))
@@ -290,7 +284,6 @@ SPECIAL: dict[str, Callable[[Store], Planted]] = {
     "delete-marker": _delete_marker,
     "delete-identity": _delete_identity,
     "delete-plan": _delete_plan,
-    "forbid-plan": _forbid_plan,
     "delete-intent": _delete_intent,
     "delete-intent-renamed": _delete_intent,
 }
