@@ -20,7 +20,7 @@ from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.storage.claim import Claim
 from hsstore.storage.filesystem import NO_PLAIN_FILE, Filesystem
-from hsstore.storage.journal import read_journal
+from hsstore.storage.staged_files import staged_journal, strange
 from hsstore.storage.writer import StagedShard
 
 
@@ -251,7 +251,9 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     _remove_superseded(filesystem, root, newest)
     _remove_intent(filesystem, root, version)
     for folder in _folders_of(filesystem, root, marker):
-        filesystem.remove_folder(folder)
+        # One with other things in it is for the holder of the claim to set aside.
+        if not strange(filesystem, folder):
+            filesystem.remove_folder(folder)
 
 
 def _rename_into_place(filesystem: Filesystem, stage: Path, target: Path) -> None:
@@ -312,10 +314,7 @@ def _writers_of(filesystem: Filesystem, folder: Path) -> set[str]:
     """The writers that the name and the journal of a staging folder name."""
     found = keys.read_stage(folder.name)
     named = {found[1]} if found else set()
-    try:
-        return named | read_journal(filesystem.read(folder / keys.STAGED_JOURNAL)).writers
-    except FileNotFoundError:
-        return named
+    return named | staged_journal(filesystem, folder).writers
 
 
 def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
@@ -327,7 +326,7 @@ def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: G
         with filesystem.opened(target) as fd:
             size = filesystem.size(fd)
             filesystem.read_at(fd, index, max(size - len(index), 0), target)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return size == marker.data_bytes and xxhash.xxh3_64_hexdigest(index) == marker.index_xxh3_64
 

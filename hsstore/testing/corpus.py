@@ -74,8 +74,6 @@ HURTS: dict[str, tuple[Manner, Callable[[Path], object]]] = {
 # -- kinds of files --------------------------------------------------------------------------------
 
 DATA = keys.shard_file(SHARD)
-# No finding: whoever is told of a folder that has no hsstore.json is told that it is no store.
-NO_STORE = Place("not-a-store", "quick", keys.IDENTITY)
 Named = Callable[[Store], str]
 
 
@@ -136,6 +134,9 @@ HARMLESS: dict[Manner, str | None] = {
     "content": None, "other": None, "gone": None, "unreadable": None,
 }  # fmt: skip
 
+# Nothing is lost with it; what is no plain file is foreign.
+STAGED: dict[Manner, str | None] = {**HARMLESS, "other": "foreign-file"}
+
 
 def _marker(store: Store) -> str:
     return store.marker(SHARD).name
@@ -168,11 +169,10 @@ ARRAYS = (keys.HIDDEN_STATES, keys.INPUT_IDS, keys.LOSS_MASK, keys.SAMPLE_START,
           keys.SAMPLE_LENGTH, keys.SAMPLE_DIGEST)  # fmt: skip
 FILES = (
     FileKind("identity", "sound", _fixed(keys.IDENTITY), "quick",
-             _says("identity", "invalid"), mended=False),
+             _says("identity", "invalid", "invalid"), mended=False),
     FileKind("plan", "sound", _fixed(keys.plan(0)), "quick", _says("plan", "invalid"),
              mended=False),
-    FileKind("earlier-plan", "extended", _fixed(keys.plan(1)), "quick", _says("plan", "invalid"),
-             mended=False),
+    FileKind("earlier-plan", "extended", _fixed(keys.plan(1)), "quick", _says("plan", "invalid")),
     FileKind("calibration", "sound", _fixed(keys.calibration(0)), "quick",
              _says("calibration", "invalid", None)),
     FileKind("tokens", "sound", _tokens, "manifest", _says("tokens", "damaged"),
@@ -198,9 +198,9 @@ FILES = (
     FileKind("intent-renamed", "renamed", _fixed(INTENT), "quick",
              _says("intent", "invalid", None), of_shard=True),
     FileKind("claim", "begun", _only(keys.CLAIM), "quick", HARMLESS),
-    FileKind("staged-data", "begun", _only(keys.STAGE, keys.STAGED_DATA), "quick", HARMLESS),
-    FileKind("journal", "begun", _only(keys.STAGE, keys.STAGED_JOURNAL), "quick", HARMLESS),
-    FileKind("holder", "begun", _only(keys.STAGE, keys.STAGED_HOLDER), "quick", HARMLESS),
+    FileKind("staged-data", "begun", _only(keys.STAGE, keys.STAGED_DATA), "quick", STAGED),
+    FileKind("journal", "begun", _only(keys.STAGE, keys.STAGED_JOURNAL), "quick", STAGED),
+    FileKind("holder", "begun", _only(keys.STAGE, keys.STAGED_HOLDER), "quick", STAGED),
 )  # fmt: skip
 
 
@@ -260,11 +260,6 @@ def _to_intent(inflict: Callable[[Store], Planted]) -> Callable[[Store], Planted
     return lambda store: without_intent(store, inflict(store))
 
 
-def _delete_identity(store: Store) -> Planted:
-    (store.root / keys.IDENTITY).unlink()
-    return Planted((NO_STORE,))
-
-
 def _to_newest_plan(hurt: Callable[[Path], object]) -> Callable[[Store], Planted]:
     """What is beyond the plan before shows that there was another."""
 
@@ -282,7 +277,6 @@ SPECIAL: dict[str, Callable[[Store], Planted]] = {
     **{f"{name}-data": to_data(hurt) for name, hurt in CONTENT.items()},
     "forbid-data": _forbid_data,
     "delete-marker": _delete_marker,
-    "delete-identity": _delete_identity,
     "delete-plan": _delete_plan,
     "delete-intent": _delete_intent,
     "delete-intent-renamed": _delete_intent,
@@ -295,8 +289,8 @@ def _of_one_file() -> Iterator[Entry]:
             inflict = SPECIAL.get(f"{name}-{file.name}") or file.hurt(manner, hurt)
             if file.name == "intent-renamed" and manner != "gone":
                 inflict = _to_intent(inflict)
-            # Who finds something else in place of a file that he would write to asks a person.
-            mended = file.mended and not (manner == "other" and file.ground == "begun")
+            # Who finds something else in place of a claim asks a person.
+            mended = file.mended and not (manner == "other" and file.name == "claim")
             yield Entry(f"{name}-{file.name}", file.ground, inflict, mended)
     for name, hurt in {**CONTENT, **OTHER, "delete": Path.unlink}.items():
         yield Entry(f"{name}-newest-plan", "extended", _to_newest_plan(hurt), mended=False)
