@@ -248,7 +248,7 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     if newest > version:
         # A successor went on while we were stalled, and our marker came after its own.
         filesystem.sync_folder(root / keys.COMMIT)
-    _remove_superseded(filesystem, root, newest)
+    remove_superseded(filesystem, root, newest)
     _remove_intent(filesystem, root, version)
     for folder in _folders_of(filesystem, root, marker):
         # One with other things in it is for the holder of the claim to set aside.
@@ -331,8 +331,8 @@ def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: G
     return size == marker.data_bytes and xxhash.xxh3_64_hexdigest(index) == marker.index_xxh3_64
 
 
-def _remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
-    """Remove markers, then manifests, of older generations of a shard."""
+def remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
+    """Remove markers, then manifests, of generations of a shard older than the committed one."""
     for folder, read in ((keys.COMMIT, keys.read_marker), (keys.MANIFEST, keys.read_manifest)):
         for name in filesystem.names(root / folder):
             found = read(name)

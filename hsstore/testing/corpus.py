@@ -7,7 +7,7 @@ which level on. What nothing is said of, because it is worth nothing, must do no
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -251,9 +251,17 @@ def _delete_intent(store: Store) -> Planted:
 
 
 def without_intent(store: Store, told: Planted) -> Planted:
-    """What is in place is judged by the marker that there is, for want of a decision."""
+    """For want of a decision, the file in place is held against the marker that there is."""
     marker = store.marker(SHARD)
-    return Planted((*told.places, *in_shard_file(store, marker, store.manifest(marker))))
+    against = in_shard_file(store, marker, store.manifest(marker))
+    return Planted((*told.places, *_later(store, against)))
+
+
+def _later(store: Store, against: Sequence[Place]) -> tuple[Place, ...]:
+    """What is said of a file of a later generation from where something speaks against it."""
+    if (level := Planted((*against,)).level) is None:
+        return ()
+    return (Place("marker-missing", level, DATA, SHARD, keys_of(store, SHARD)),)
 
 
 def _to_intent(inflict: Callable[[Store], Planted]) -> Callable[[Store], Planted]:
@@ -411,7 +419,10 @@ def _stale_marker(store: Store) -> Planted:
     _restore(store, marker)
     (store.root / newest).unlink()
     missing = Place("manifest-missing", "manifest", manifest, SHARD, samples)
-    return Planted((missing, *in_shard_file(store, store.marker(SHARD), None)))
+    later = _later(store, in_shard_file(store, store.marker(SHARD), None))
+    # With the same index it is the manifest alone that tells, by every byte.
+    unseen = Place("marker-missing", "data", DATA, SHARD, samples)
+    return Planted((missing, *(later or (unseen,))))
 
 
 def _stale_manifest(store: Store) -> Planted:
@@ -503,7 +514,7 @@ _OTHERS = {
     ("wrong-ids", "sound"): _wrong_ids,
 }
 # A superseded marker harms nobody, and no copy of the true ids is left but in a replica.
-_LEFT_ALONE = frozenset({"marker-again", "all-again", "wrong-ids"})
+_LEFT_ALONE = frozenset({"marker-again", "wrong-ids"})
 
 WHOLE_CORPUS = (
     *_of_one_file(),
