@@ -429,11 +429,12 @@ class Extraction:
 
     def _commit(self, shard: OpenShard) -> None:
         marker = shard.commit(self._provenance)
-        self._room.moved()
         del self._open[shard.shard]
         self._durability.tell([shard.writer])
         self._ledger.committed(shard)
         self._tell_committed(marker)
+        # At the end: it may find that the disk is out of order.
+        self._room.moved()
 
     def _tell_committed(self, marker: Marker) -> None:
         members = {name: getattr(marker, name) for name in ("samples", "absent", "tokens")}

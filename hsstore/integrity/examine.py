@@ -8,6 +8,7 @@ from hsstore.integrity.checks import (
     markers,
     shard_file,
     tokens,
+    unmarked,
 )
 from hsstore.integrity.plain_file import Trouble, names_in
 from hsstore.integrity.subject import ShardCase, Subject
@@ -17,6 +18,13 @@ from hsstore.model.marker import INTENT_KIND, Marker
 
 UNTOUCHED = frozenset({"shard-missing", "sample-absent", "sample-waived", "marker-superseded",
                        "origin-contradicts"})  # fmt: skip
+LACKING = frozenset({"sample-absent", "sample-waived"})
+
+# What a file gives rise to that is of another generation than the marker. A manifest that is not
+# there says nothing of the file, and stays so whatever that is.
+OF_THE_FILE = frozenset({"data-size", "index-damaged"})
+CONTRADICTIONS = OF_THE_FILE | {"chunk-damaged", "manifest-missing", "manifest-invalid"}
+KEPT = frozenset({"manifest-missing", "manifest-invalid", "marker-superseded", "marker-duplicate"})
 
 
 def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> ShardCase:
@@ -73,6 +81,7 @@ def _examine(subject: Subject, shard: int, listing: Listing) -> ShardCase:
     _examine_committed(case)
     if len(case.findings) > before:
         _try_intents(case, before)
+        _try_later(case, before)
     case.verified = len(subject.samples(shard)) - (len(case.lost) if _unproven(case) else 0)
     if subject.at_least("thorough") and subject.tokens(shard) is None:
         case.verified = 0
@@ -103,12 +112,34 @@ def _try_intents(case: ShardCase, before: int) -> None:
             continue
         other = ShardCase(case.subject, case.shard, case.markers, case.intents, marker=marker)
         _examine_committed(other)
-        if all(f.kind in ("sample-absent", "sample-waived") for f in other.findings):
+        if all(f.kind in LACKING for f in other.findings):
             case.findings[before:] = other.findings
             case.marker, case.manifest, case.lost = marker, other.manifest, other.lost
             case.file_bytes, case.index_whole = other.file_bytes, True
             case.bytes_checked += other.bytes_checked
             case.look, case.unsound = other.look, other.unsound
+
+
+def _try_later(case: ShardCase, before: int) -> None:
+    """Take a file that its marker contradicts for that of a later generation, if it is that.
+
+    Of such a replacement the intent was lost after its file went into place, or the marker later.
+    """
+    kinds = {finding.kind for finding in case.findings[before:]}
+    telling = CONTRADICTIONS if case.subject.at_least("data") else OF_THE_FILE
+    if not kinds & telling or any(keys.intent(v) not in case.discredited for v in case.intents):
+        return
+    for marker in unmarked.later(case):
+        other = ShardCase(case.subject, case.shard, case.markers, case.intents, marker=marker)
+        _examine_committed(other)
+        case.bytes_checked += other.bytes_checked
+        if all(f.kind in LACKING or f.kind.startswith("content-") for f in other.findings):
+            kept = [f for f in case.findings[before:] if f.kind in KEPT]
+            case.findings[before:] = [*kept, *other.findings, unmarked.overtaken(case, marker)]
+            case.marker = case.manifest = case.look = None
+            case.lost.clear()
+            case.provable = case.subject.at_least("data")
+            return
 
 
 def _intended(case: ShardCase, version: ShardVersion) -> Marker | None:

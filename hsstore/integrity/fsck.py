@@ -91,11 +91,8 @@ class Unopened:
 
 
 def _unopened(root: Path, error: InvalidDocument | OSError) -> Finding:
-    identity = not _is_readable(root / keys.IDENTITY)
-    path = keys.IDENTITY if identity else keys.PLAN
-    if isinstance(error, InvalidDocument) and error.place:
-        path = Path(error.place).relative_to(root).as_posix()
-        identity = path == keys.IDENTITY
+    path = _named(root, error)
+    identity = path == keys.IDENTITY
     if isinstance(error, InvalidDocument):
         state, detail = "invalid", error.message
     else:
@@ -108,8 +105,16 @@ def _unopened(root: Path, error: InvalidDocument | OSError) -> Finding:
     return Finding(kind, severity_of(kind), detail, path=path)
 
 
+def _named(root: Path, error: InvalidDocument | OSError) -> str:
+    """The document, or folder, that an error of opening a store is about, relative to it."""
+    place = error.filename if isinstance(error, OSError) else error.place
+    if place and Path(place).is_relative_to(root) and Path(place) != root:
+        return Path(place).relative_to(root).as_posix()
+    return keys.PLAN if _is_readable(root / keys.IDENTITY) else keys.IDENTITY
+
+
 def _is_readable(path: Path) -> bool:
-    """Whether a file's bytes can be had: errors of reading do not name it."""
+    """Whether a file's bytes can be had."""
     try:
         LOCAL.read(path)
     except OSError:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,9 @@ UNSEEN = "what else is wrong shows once these documents are back"
 class RepairResult:
     """A repair, planned (``applied`` False) or done.
 
-    ``remaining`` are the errors that are left; ``found`` counts the errors there were. ``notes``
-    say what of a report does not hold any more.
+    ``remaining`` are the errors that are left, and those of the warnings that a step was planned
+    against; ``found`` counts what there was of both. ``notes`` say what of a report does not hold
+    any more.
     """
 
     plan: RepairPlan
@@ -134,17 +135,17 @@ def repair(  # noqa: PLR0913 - what a repair may be given to work with
     accused = _Accused.of(run, suspects)
     job = _Job(run, accused.cases, suspects, copy, source, tuple(datasets), progress, stop)
     plan = _plan(job, findings)
-    errors = [*(f for f in findings if f.severity == "error"), *accused.held]
+    problems = [*(f for f in findings if f.severity == "error" or f.repair), *accused.held]
     result = RepairResult(
         RepairPlan((*given_back, *plan.steps)),
-        len(errors) + len(given_back),
+        len(problems) + len(given_back),
         applied=bool(given_back),
-        remaining=tuple(errors),
+        remaining=tuple(problems),
         notes=accused.notes,
     )
     if apply and plan.steps:
         _apply(result, job)
-        result.remaining = _check_again(job, threads)
+        result.remaining = _check_again(job, {_what(problem) for problem in problems}, threads)
     return result
 
 
@@ -218,24 +219,35 @@ def _replaced_since(finding: Finding) -> str:
     )
 
 
-def _check_again(job: _Job, threads: int | None) -> tuple[Finding, ...]:
-    """The errors that are left, by another look at all that was unsound."""
+def _check_again(
+    job: _Job, problems: Container["_What"], threads: int | None
+) -> tuple[Finding, ...]:
+    """What is left of it, by another look at all that was unsound."""
     touched = [case.shard for case in job.cases]
-    before = job.run.subject
-    subject = Subject(before.store, "data", threads)
+    first = job.run.subject
+    subject = Subject(first.store, "data", threads)
     # Those of the other shards are as they were; only together can they contradict each other.
-    for origin, shards in before.origins.items():
+    for origin, shards in first.origins.items():
         if others := [shard for shard in shards if shard not in touched]:
             subject.origins[origin] = others
-    subject.compared = before.compared
+    subject.compared = first.compared
     again = Fsck(subject, touched, job.progress, job.stop)
-    remaining = tuple(finding for finding in again if finding.severity == "error")
+    remaining = tuple(f for f in again if f.severity == "error" or _what(f) in problems)
     if not again.summary.complete:
         raise Stopped(
             "stopped before what was mended was checked again",
-            remedy=f"run: hsstore fsck {before.root}",
+            remedy=f"run: hsstore fsck {first.root}",
         )
     return remaining + tuple(_still_accused(job))
+
+
+# Kind, path and shard.
+_What = tuple[str, str | None, int | None]
+
+
+def _what(finding: Finding) -> _What:
+    """What is wrong, and where, however much of it there is."""
+    return finding.kind, finding.path, finding.shard
 
 
 def _still_accused(job: _Job) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from hsstore.errors import StoreError
 from hsstore.integrity.chunk_reader import ChunkReader
 from hsstore.integrity.content.compared import Compared
 from hsstore.integrity.content.shard_look import ShardLook
-from hsstore.integrity.plain_file import RealFolders
+from hsstore.integrity.plain_file import RealFolders, names_in
+from hsstore.model import keys as names
 from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severity_of
 from hsstore.model.keys import ShardVersion
 from hsstore.model.manifest import Chunk, Manifest
@@ -71,6 +72,15 @@ class Subject:
             return waivers(self.store)
         except OSError:
             return {}
+
+    @cached_property
+    def manifests(self) -> dict[int, list[ShardVersion]]:
+        """The versions that have a manifest, by shard, as they were when first asked for."""
+        found: dict[int, list[ShardVersion]] = {}
+        for name in names_in(self.filesystem, self.root, names.MANIFEST):
+            if (read := names.read_manifest(name)) is not None:
+                found.setdefault(read[0].shard, []).append(read[0])
+        return found
 
     @cached_property
     def lost_plan(self) -> list[str]:

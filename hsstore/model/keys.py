@@ -112,6 +112,11 @@ def quarantined_file(shard: int, inode: int) -> str:
     return f"{QUARANTINE}/{shard:08d}.unmarked.{inode}"
 
 
+def quarantined_stage(shard: int, inode: int) -> str:
+    """Where a staging folder is set aside that holds other things than plain files."""
+    return f"{QUARANTINE}/{shard:08d}.staged.{inode}"
+
+
 def read_plan(name: str) -> int | None:
     """The generation of a name in plan/, None for another name."""
     found = re.fullmatch(r"([0-9]{8})\.json", name)

@@ -5,6 +5,7 @@ so that a writer whose folder was renamed away can publish nothing more.
 """
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import COMMIT_KIND, INTENT_KIND, Marker
 from hsstore.storage.claim import Claim
-from hsstore.storage.filesystem import Filesystem
-from hsstore.storage.journal import read_journal
+from hsstore.storage.filesystem import NO_PLAIN_FILE, Filesystem
+from hsstore.storage.staged_files import staged_journal, strange
 from hsstore.storage.writer import StagedShard
 
 
@@ -165,16 +166,29 @@ def read_intent(
 ) -> Marker:
     """An intent that decides something; InvalidDocument unless all that it names is whole."""
     path = root / keys.intent(version)
-    intent = read_marker(filesystem, path, INTENT_KIND)
+    with _plain("the intent is no plain file", path):
+        intent = read_marker(filesystem, path, INTENT_KIND)
     if (intent.store, intent.version) != (identity.uuid, version):
         raise InvalidDocument("the intent is of another store or shard", place=str(path))
     try:
-        manifest = filesystem.read(root / intent.manifest_name)
+        with _plain("the intent names a manifest that is no plain file", path):
+            manifest = filesystem.read(root / intent.manifest_name)
     except FileNotFoundError:
         raise InvalidDocument("the intent names a manifest that is gone", place=str(path)) from None
     if xxhash.xxh3_128_hexdigest(manifest) != intent.manifest_xxh3_128:
         raise InvalidDocument("the intent names another manifest", place=str(path))
     return intent
+
+
+@contextlib.contextmanager
+def _plain(otherwise: str, place: Path) -> Iterator[None]:
+    """InvalidDocument where what is read is a link, a folder or a socket."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_PLAIN_FILE:
+            raise
+        raise InvalidDocument(otherwise, place=str(place)) from None
 
 
 def replay_intents(
@@ -234,10 +248,12 @@ def _finish(filesystem: Filesystem, root: Path, marker: Marker, geometry: Geomet
     if newest > version:
         # A successor went on while we were stalled, and our marker came after its own.
         filesystem.sync_folder(root / keys.COMMIT)
-    _remove_superseded(filesystem, root, newest)
+    remove_superseded(filesystem, root, newest)
     _remove_intent(filesystem, root, version)
     for folder in _folders_of(filesystem, root, marker):
-        filesystem.remove_folder(folder)
+        # One with other things in it is for the holder of the claim to set aside.
+        if not strange(filesystem, folder):
+            filesystem.remove_folder(folder)
 
 
 def _rename_into_place(filesystem: Filesystem, stage: Path, target: Path) -> None:
@@ -298,26 +314,25 @@ def _writers_of(filesystem: Filesystem, folder: Path) -> set[str]:
     """The writers that the name and the journal of a staging folder name."""
     found = keys.read_stage(folder.name)
     named = {found[1]} if found else set()
-    try:
-        return named | read_journal(filesystem.read(folder / keys.STAGED_JOURNAL)).writers
-    except FileNotFoundError:
-        return named
+    return named | staged_journal(filesystem, folder).writers
 
 
 def is_file_of(filesystem: Filesystem, target: Path, marker: Marker, geometry: Geometry) -> bool:
-    """Whether a file is, by size and index, the one that a marker names."""
+    """Whether a file is, by size and index, the one that a marker names; no link is followed."""
+    index = bytearray(geometry.index_bytes)
     try:
+        if not stat.S_ISREG(filesystem.status(target).st_mode):
+            return False
         with filesystem.opened(target) as fd:
             size = filesystem.size(fd)
-            index = bytearray(geometry.index_bytes)
             filesystem.read_at(fd, index, max(size - len(index), 0), target)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return size == marker.data_bytes and xxhash.xxh3_64_hexdigest(index) == marker.index_xxh3_64
 
 
-def _remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
-    """Remove markers, then manifests, of older generations of a shard."""
+def remove_superseded(filesystem: Filesystem, root: Path, version: ShardVersion) -> None:
+    """Remove markers, then manifests, of generations of a shard older than the committed one."""
     for folder, read in ((keys.COMMIT, keys.read_marker), (keys.MANIFEST, keys.read_manifest)):
         for name in filesystem.names(root / folder):
             found = read(name)

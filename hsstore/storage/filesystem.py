@@ -25,6 +25,8 @@ Buffer = bytes | bytearray | memoryview
 _FALLOCATE = ctypes.CDLL(None, use_errno=True).fallocate
 _FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 KEEP_SIZE, PUNCH_HOLE = 1, 2
+# What opening a folder, a symbolic link or a socket as a file says.
+NO_PLAIN_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 NO_RESERVATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 

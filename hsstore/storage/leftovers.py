@@ -14,8 +14,8 @@ from hsstore.storage.catch_up import catch_up, planned, reached
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import pending_intents
 from hsstore.storage.growing import growing, is_begun
-from hsstore.storage.journal import read_journal
 from hsstore.storage.stage import earlier_folders, take_over
+from hsstore.storage.staged_files import staged_journal
 from hsstore.storage.store import Store
 
 _PUBLISHED = (keys.COMMIT, keys.INTENT, keys.MANIFEST)
@@ -98,10 +98,7 @@ def _remove_staged(store: Store, committed: ShardVersion, claim: Claim) -> None:
 
 def _generation(store: Store, folder: Path) -> int:
     """The generation that a staging folder has work for, 0 for none."""
-    try:
-        return read_journal(store.filesystem.read(folder / keys.STAGED_JOURNAL)).generation or 0
-    except FileNotFoundError:
-        return 0
+    return staged_journal(store.filesystem, folder).generation or 0
 
 
 def _remove_temporaries(store: Store, claim: Claim) -> None:

@@ -1,7 +1,8 @@
-"""A shard file in place without a commit marker: finish the commit, or set the file aside.
+"""A shard file in place without its commit marker: finish the commit, or set the file aside.
 
 That is what a crash between the last two steps of a commit leaves, and what a lost marker looks
-like. The caller holds the shard's claim.
+like; of a replacement whose intent is lost too, the marker of an older generation is there. The
+caller holds the shard's claim.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage.claim import Claim
-from hsstore.storage.commit import overtaken
+from hsstore.storage.commit import overtaken, remove_superseded
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.stage import earlier_folders
 from hsstore.storage.store import Store
@@ -30,20 +31,26 @@ def roll_forward(store: Store, claim: Claim, *, known: Marker | None = None) -> 
     """Commit the shard file that is in place, if a manifest proves every byte of it.
 
     If it is the manifest that ``known`` names, the marker of another copy, that is published.
-    Otherwise what is in place, if anything, is kept in quarantine/ and None is returned; a plain
-    file stays in place too, for a commit to replace. ClaimedByAnother where the claim was lost.
-    OSError where the file or a manifest cannot be read: that proves nothing.
+    Where an older generation is committed, only later ones are tried, and it is superseded.
+    Otherwise None is returned; where nothing is committed, what is in place, if anything, is kept
+    in quarantine/, and a plain file stays in place too, for a commit to replace. ClaimedByAnother
+    where the claim was lost. OSError where the file or a manifest cannot be read: that proves
+    nothing.
     """
     path = store.root / keys.shard_file(claim.shard)
     if not store.filesystem.exists(path):
         return None
+    committed = store.committed().get(claim.shard)
     for manifest, raw in valid_manifests(store, claim.shard, unreadable=_ABSENT):
+        if committed and manifest.version <= committed[0]:
+            return None
         if is_whole(store, path, manifest):
             marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
             if known and known.manifest_xxh3_128 == marker.manifest_xxh3_128:
                 marker = known
-            return _publish(store, marker, claim)
-    _set_aside(store, claim, path)
+            return _supersede(store, marker, claim) if committed else _publish(store, marker, claim)
+    if not committed:
+        _set_aside(store, claim, path)
     return None
 
 
@@ -92,14 +99,32 @@ def is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
         return False
 
 
-def _publish(store: Store, marker: Marker, claim: Claim) -> Marker:
+def _supersede(store: Store, marker: Marker, claim: Claim) -> Marker:
+    """Publish the marker of a later generation out of the own staging folder.
+
+    Whoever has been overtaken can publish nothing: a successor may be about to give the same
+    generation another file.
+    """
+    within = store.root / keys.stage(claim.shard, claim.writer)
+    with contextlib.ExitStack() as after:
+        store.filesystem.make_folder(within)
+        after.callback(store.filesystem.remove_folder, within)
+        # A takeover before this found no folder to rename; a later one will.
+        claim.verify()
+        _publish(store, marker, claim, within=within)
+    remove_superseded(store.filesystem, store.root, marker.version)
+    return marker
+
+
+def _publish(store: Store, marker: Marker, claim: Claim, *, within: Path | None = None) -> Marker:
     # Who linked them may have been killed before these syncs.
     path = store.root / keys.shard_file(marker.version.shard)
     store.filesystem.make_folders(path.parent, below=store.root)
     store.filesystem.sync_folder(path.parent)
     store.filesystem.sync_folder(store.root / keys.MANIFEST)
     try:
-        store.filesystem.publish(store.root / marker.name, seal(marker.to_document()))
+        document = seal(marker.to_document())
+        store.filesystem.publish(store.root / marker.name, document, within=within)
     except FileExistsError:
         raise overtaken(claim.shard) from None
     for folder in earlier_folders(store.filesystem, store.root, claim):

@@ -7,7 +7,7 @@ names it; otherwise the samples in it are verified and copied.
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hsstore.model import keys
@@ -16,7 +16,8 @@ from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import Claim, read_holder
 from hsstore.storage.commit import replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
-from hsstore.storage.journal import Journal, read_journal
+from hsstore.storage.journal import Journal
+from hsstore.storage.staged_files import staged_journal, strange
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter, verified_chunks
 
@@ -25,20 +26,45 @@ def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
     """What every holder of a claim does first; the version of the shard that is committed then.
 
     With it comes whether samples are absent in that version; None where nothing is committed.
-    In this order: earlier writers are fenced, what they decided is finished, the markers are read.
-    Raises StoreError for a decided replacement that cannot be finished.
+    In this order: earlier writers are fenced, what they decided is finished, what nobody can go on
+    with is set aside, the markers are read. Raises StoreError for a decided replacement that cannot
+    be finished.
     """
-    fence(store.filesystem, store.root, claim)
+    fenced = fence(store.filesystem, store.root, claim)
     replay_intents(store.filesystem, store.root, store.identity, claim.shard)
+    set_strange_aside(store, claim, fenced)
     return store.committed().get(claim.shard)
 
 
-def fence(filesystem: Filesystem, root: Path, claim: Claim) -> None:
-    """Rename the staging folders of a shard's earlier writers, so that they can publish no more."""
+def fence(filesystem: Filesystem, root: Path, claim: Claim) -> list[Path]:
+    """Rename the staging folders of a shard's earlier writers, so that they can publish no more.
+
+    Returns where they are now.
+    """
+    fenced = []
     for path in earlier_folders(filesystem, root, claim):
         # Gone if its writer was alive and has finished its commit, or if nothing in it is needed.
         with contextlib.suppress(FileNotFoundError):
-            fence_folder(filesystem, path)
+            fenced.append(fence_folder(filesystem, path))
+    return fenced
+
+
+def set_strange_aside(store: Store, claim: Claim, fenced: Iterable[Path]) -> list[str]:
+    """Move fenced folders with a link, folder or pipe in them into quarantine/; what each was.
+
+    Only once all that was decided is finished: an intent may need the file of such a folder.
+    """
+    filesystem, aside = store.filesystem, []
+    for folder in fenced:
+        if found := strange(filesystem, folder):
+            place = keys.quarantined_stage(claim.shard, filesystem.status(folder).st_ino)
+            claim.verify()
+            # Nothing relies on where it is after a power cut, so nothing is synced.
+            filesystem.rename(folder, store.root / place)
+            names = ", ".join(path.name for path in found)
+            aside.append(f"shard {claim.shard}: {folder.name} is set aside as {place}: "
+                         f"no plain file is {names}")  # fmt: skip
+    return aside
 
 
 def fence_folder(filesystem: Filesystem, path: Path) -> Path:
@@ -133,7 +159,7 @@ def _may_continue(
         alone = filesystem.status(folder / keys.STAGED_DATA).st_nlink == 1
     except FileNotFoundError:
         return False
-    return alone and _is_of(_journal(filesystem, folder), identity, version)
+    return alone and _is_of(staged_journal(filesystem, folder), identity, version)
 
 
 def _is_of(journal: Journal, identity: StoreIdentity, version: ShardVersion) -> bool:
@@ -141,18 +167,11 @@ def _is_of(journal: Journal, identity: StoreIdentity, version: ShardVersion) -> 
     return found == (identity.uuid, version.shard, version.generation)
 
 
-def _journal(filesystem: Filesystem, folder: Path) -> Journal:
-    try:
-        return read_journal(filesystem.read(folder / keys.STAGED_JOURNAL))
-    except FileNotFoundError:
-        return Journal()
-
-
 def _salvage(
     filesystem: Filesystem, folder: Path, identity: StoreIdentity, writer: ShardWriter
 ) -> None:
     """Copy the verified samples of a fenced folder that the writer lacks, durably."""
-    journal, path = _journal(filesystem, folder), folder / keys.STAGED_DATA
+    journal, path = staged_journal(filesystem, folder), folder / keys.STAGED_DATA
     wanted = sorted(journal.samples.keys() - writer.journal.settled())
     if wanted and _is_of(journal, identity, writer.version):
         with contextlib.suppress(FileNotFoundError), filesystem.opened(path) as fd:

@@ -9,8 +9,8 @@ from hsstore.errors import InvalidDocument, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import Marker
-from hsstore.storage.journal import read_journal
 from hsstore.storage.space import STATUS_BLOCK_BYTES
+from hsstore.storage.staged_files import staged_journal
 from hsstore.storage.store import Store
 from hsstore.storage.waivers import waived, waivers
 
@@ -142,11 +142,8 @@ def staged_by_shard(store: Store, committed: set[int]) -> dict[int, set[int]]:
         stage = keys.read_stage(name)
         if stage is None or stage[0] in committed:
             continue
-        try:
-            raw = store.filesystem.read(store.root / keys.STAGE / name / keys.STAGED_JOURNAL)
-        except FileNotFoundError:
-            continue
-        samples.setdefault(stage[0], set()).update(read_journal(raw).settled())
+        journal = staged_journal(store.filesystem, store.root / keys.STAGE / name)
+        samples.setdefault(stage[0], set()).update(journal.settled())
     return {shard: settled for shard, settled in samples.items() if settled}
 
 

@@ -25,12 +25,9 @@ from hsstore.model.plan import KIND as PLAN_KIND
 from hsstore.model.plan import Plan
 from hsstore.storage import token_file
 from hsstore.storage.commit import committed_versions, read_marker
-from hsstore.storage.filesystem import LOCAL, Filesystem
+from hsstore.storage.filesystem import LOCAL, NO_PLAIN_FILE, Filesystem
 from hsstore.storage.sample_table import SampleTable
 from hsstore.storage.zarr_arrays import TABLE_CHUNK
-
-# What opening a folder, a symbolic link or a socket as a file says.
-NO_PLAIN_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
 
 
 class Store:

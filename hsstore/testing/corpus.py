@@ -7,7 +7,7 @@ which level on. What nothing is said of, because it is worth nothing, must do no
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,8 +74,6 @@ HURTS: dict[str, tuple[Manner, Callable[[Path], object]]] = {
 # -- kinds of files --------------------------------------------------------------------------------
 
 DATA = keys.shard_file(SHARD)
-# No finding: whoever is told of a folder that has no hsstore.json is told that it is no store.
-NO_STORE = Place("not-a-store", "quick", keys.IDENTITY)
 Named = Callable[[Store], str]
 
 
@@ -136,6 +134,9 @@ HARMLESS: dict[Manner, str | None] = {
     "content": None, "other": None, "gone": None, "unreadable": None,
 }  # fmt: skip
 
+# Nothing is lost with it; what is no plain file is foreign.
+STAGED: dict[Manner, str | None] = {**HARMLESS, "other": "foreign-file"}
+
 
 def _marker(store: Store) -> str:
     return store.marker(SHARD).name
@@ -168,11 +169,10 @@ ARRAYS = (keys.HIDDEN_STATES, keys.INPUT_IDS, keys.LOSS_MASK, keys.SAMPLE_START,
           keys.SAMPLE_LENGTH, keys.SAMPLE_DIGEST)  # fmt: skip
 FILES = (
     FileKind("identity", "sound", _fixed(keys.IDENTITY), "quick",
-             _says("identity", "invalid"), mended=False),
+             _says("identity", "invalid", "invalid"), mended=False),
     FileKind("plan", "sound", _fixed(keys.plan(0)), "quick", _says("plan", "invalid"),
              mended=False),
-    FileKind("earlier-plan", "extended", _fixed(keys.plan(1)), "quick", _says("plan", "invalid"),
-             mended=False),
+    FileKind("earlier-plan", "extended", _fixed(keys.plan(1)), "quick", _says("plan", "invalid")),
     FileKind("calibration", "sound", _fixed(keys.calibration(0)), "quick",
              _says("calibration", "invalid", None)),
     FileKind("tokens", "sound", _tokens, "manifest", _says("tokens", "damaged"),
@@ -198,9 +198,9 @@ FILES = (
     FileKind("intent-renamed", "renamed", _fixed(INTENT), "quick",
              _says("intent", "invalid", None), of_shard=True),
     FileKind("claim", "begun", _only(keys.CLAIM), "quick", HARMLESS),
-    FileKind("staged-data", "begun", _only(keys.STAGE, keys.STAGED_DATA), "quick", HARMLESS),
-    FileKind("journal", "begun", _only(keys.STAGE, keys.STAGED_JOURNAL), "quick", HARMLESS),
-    FileKind("holder", "begun", _only(keys.STAGE, keys.STAGED_HOLDER), "quick", HARMLESS),
+    FileKind("staged-data", "begun", _only(keys.STAGE, keys.STAGED_DATA), "quick", STAGED),
+    FileKind("journal", "begun", _only(keys.STAGE, keys.STAGED_JOURNAL), "quick", STAGED),
+    FileKind("holder", "begun", _only(keys.STAGE, keys.STAGED_HOLDER), "quick", STAGED),
 )  # fmt: skip
 
 
@@ -245,30 +245,27 @@ def _delete_plan(store: Store) -> Planted:
     return Planted((Place("plan-invalid", "quick", keys.PLAN),))
 
 
-def _forbid_plan(store: Store) -> Planted:
-    """The store cannot be opened; the error is of the folder's newest plan, whichever that is."""
-    (store.root / keys.plan(0)).chmod(0)
-    return Planted((Place("plan-unreadable", "quick", keys.PLAN),))
-
-
 def _delete_intent(store: Store) -> Planted:
     (store.root / INTENT).unlink()
     return without_intent(store, Planted(()))
 
 
 def without_intent(store: Store, told: Planted) -> Planted:
-    """What is in place is judged by the marker that there is, for want of a decision."""
+    """For want of a decision, the file in place is held against the marker that there is."""
     marker = store.marker(SHARD)
-    return Planted((*told.places, *in_shard_file(store, marker, store.manifest(marker))))
+    against = in_shard_file(store, marker, store.manifest(marker))
+    return Planted((*told.places, *_later(store, against)))
+
+
+def _later(store: Store, against: Sequence[Place]) -> tuple[Place, ...]:
+    """What is said of a file of a later generation from where something speaks against it."""
+    if (level := Planted((*against,)).level) is None:
+        return ()
+    return (Place("marker-missing", level, DATA, SHARD, keys_of(store, SHARD)),)
 
 
 def _to_intent(inflict: Callable[[Store], Planted]) -> Callable[[Store], Planted]:
     return lambda store: without_intent(store, inflict(store))
-
-
-def _delete_identity(store: Store) -> Planted:
-    (store.root / keys.IDENTITY).unlink()
-    return Planted((NO_STORE,))
 
 
 def _to_newest_plan(hurt: Callable[[Path], object]) -> Callable[[Store], Planted]:
@@ -288,9 +285,7 @@ SPECIAL: dict[str, Callable[[Store], Planted]] = {
     **{f"{name}-data": to_data(hurt) for name, hurt in CONTENT.items()},
     "forbid-data": _forbid_data,
     "delete-marker": _delete_marker,
-    "delete-identity": _delete_identity,
     "delete-plan": _delete_plan,
-    "forbid-plan": _forbid_plan,
     "delete-intent": _delete_intent,
     "delete-intent-renamed": _delete_intent,
 }
@@ -302,8 +297,8 @@ def _of_one_file() -> Iterator[Entry]:
             inflict = SPECIAL.get(f"{name}-{file.name}") or file.hurt(manner, hurt)
             if file.name == "intent-renamed" and manner != "gone":
                 inflict = _to_intent(inflict)
-            # Who finds something else in place of a file that he would write to asks a person.
-            mended = file.mended and not (manner == "other" and file.ground == "begun")
+            # Who finds something else in place of a claim asks a person.
+            mended = file.mended and not (manner == "other" and file.name == "claim")
             yield Entry(f"{name}-{file.name}", file.ground, inflict, mended)
     for name, hurt in {**CONTENT, **OTHER, "delete": Path.unlink}.items():
         yield Entry(f"{name}-newest-plan", "extended", _to_newest_plan(hurt), mended=False)
@@ -424,7 +419,10 @@ def _stale_marker(store: Store) -> Planted:
     _restore(store, marker)
     (store.root / newest).unlink()
     missing = Place("manifest-missing", "manifest", manifest, SHARD, samples)
-    return Planted((missing, *in_shard_file(store, store.marker(SHARD), None)))
+    later = _later(store, in_shard_file(store, store.marker(SHARD), None))
+    # With the same index it is the manifest alone that tells, by every byte.
+    unseen = Place("marker-missing", "data", DATA, SHARD, samples)
+    return Planted((missing, *(later or (unseen,))))
 
 
 def _stale_manifest(store: Store) -> Planted:
@@ -516,7 +514,7 @@ _OTHERS = {
     ("wrong-ids", "sound"): _wrong_ids,
 }
 # A superseded marker harms nobody, and no copy of the true ids is left but in a replica.
-_LEFT_ALONE = frozenset({"marker-again", "all-again", "wrong-ids"})
+_LEFT_ALONE = frozenset({"marker-again", "wrong-ids"})
 
 WHOLE_CORPUS = (
     *_of_one_file(),

@@ -1,5 +1,6 @@
 """Where a planted damage is, and so what fsck must say of it, down to samples and bytes."""
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -83,9 +84,14 @@ def keys_of(store: Store, shard: int) -> tuple[str, ...]:
 
 
 def in_shard_file(store: Store, marker: Marker, manifest: Manifest | None) -> tuple[Place, ...]:
-    """What is wrong with a plain shard file, by what its documents are or were."""
-    name = keys.shard_file(marker.version.shard)
-    raw = (store.root / name).read_bytes()
+    """What is wrong with a plain shard file, by what its documents are or were.
+
+    OSError for what is no file, such as a pipe.
+    """
+    path = store.root / keys.shard_file(marker.version.shard)
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no file to look at", str(path))
+    raw = path.read_bytes()
     whole = _of_the_whole(store, marker, manifest, raw)
     return (*whole, *_of_chunks(store, manifest, raw)) if manifest else whole
 

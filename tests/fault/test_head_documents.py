@@ -10,6 +10,7 @@ from hsstore.errors import IdentityMismatch, InvalidDocument, NotAStore, StoreEr
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
+from hsstore.model.document import seal
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.sources import SeededSource
@@ -130,6 +131,20 @@ def test_a_plan_that_its_token_files_do_not_prove_stays_lost(store: Store) -> No
     (store.root / keys.plan(0)).unlink()
     damage.flip_bit(store.root / keys.tokens(0, 0))
     damage.flip_bit(store.root / keys.array_chunk(keys.INPUT_IDS, 0), 4)
-    repair(store.root, source=lambda: SeededSource(store.identity), apply=True)
+    result = repair(store.root, source=lambda: SeededSource(store.identity), apply=True)
+    assert not result.corrected
+    assert "plan-missing" in [finding.kind for finding in result.remaining]
     assert "plan-missing" in kinds(store.root)
     assert not (store.root / keys.plan(0)).exists()
+
+
+def test_a_plan_that_the_newest_does_not_prove_is_not_called_corrected(store: Store) -> None:
+    """Nothing else is wrong: it is the step that was planned and could not be done."""
+    document = {**store.plan.to_document(), "previous": "0" * 32}
+    (store.root / keys.plan(2)).write_bytes(seal(document))
+    for generation in (0, 1):
+        (store.root / keys.plan(generation)).unlink()
+    result = repair(store.root, apply=True)
+    assert [step.action for step in result.plan.steps] == ["rebuild-plan"] * 2
+    assert [finding.kind for finding in result.remaining] == ["plan-missing"] * 2
+    assert (result.found, result.corrected) == (2, False)

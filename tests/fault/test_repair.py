@@ -10,7 +10,15 @@ from shutil import copytree
 
 import pytest
 
-from hsstore.errors import IdentityMismatch, OutOfSpace, SourceUnavailable, Stopped, StoreError
+from hsstore.errors import (
+    ClaimedByAnother,
+    IdentityMismatch,
+    OutOfSpace,
+    SourceUnavailable,
+    Stopped,
+    StoreError,
+)
+from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.mending.replica import Replica, Wanted
 from hsstore.integrity.repair import RepairResult, repair
@@ -20,14 +28,20 @@ from hsstore.model.document import seal
 from hsstore.model.marker import Marker
 from hsstore.model.progress import Silent
 from hsstore.model.source import HiddenStateSource, Request, Waiting
+from hsstore.storage.claim import claimed
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.reader import Reader
+from hsstore.storage.roll_forward import roll_forward
 from hsstore.storage.space import Space, available
+from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
+from hsstore.testing.grounds import renamed
+from hsstore.testing.litter import hold
 from hsstore.testing.sources import ManyInFlight, SeededSource
 from hsstore.testing.stores import contents, empty_store, filled_store, key_of
+from hsstore.testing.verdicts import assert_exact
 
 
 @pytest.fixture(scope="module", params=["none", "blosc-zstd"])
@@ -478,6 +492,89 @@ def test_an_intent_that_decides_nothing_is_set_aside(store: Store, lost: str) ->
     assert kinds(store.root) == []
     aside = [*(store.root / keys.QUARANTINE).glob("*/*.00000001-000002.json")]
     assert len(aside) == (0 if alike else 1)
+
+
+@pytest.mark.parametrize("hurt", [damage.to_symlink, damage.to_folder, damage.to_pipe])
+@pytest.mark.parametrize("folder", [keys.INTENT, keys.MANIFEST])
+def test_what_is_no_file_in_place_of_an_intent_or_its_manifest_decides_nothing(
+    store: Store, folder: str, hurt: Callable[[Path], None]
+) -> None:
+    damage.flip_bit(store.root / keys.shard_file(SHARD), 100)
+    dying = Store.open(store.root, filesystem=DiesAtRename())
+    with pytest.raises(KeyboardInterrupt):
+        repair(dying, source=lambda: SeededSource(store.identity), apply=True)
+    (path,) = (store.root / folder).glob("00000001-000002.*")
+    hurt(path)
+    assert "intent-invalid" in kinds(store.root)
+    assert not extract(store, SeededSource(store.identity)).stopped
+    assert mend(store, SeededSource(store.identity)).corrected
+    assert kinds(store.root) == []
+    assert [*(store.root / keys.QUARANTINE).glob("*/*.00000001-000002.json")]
+
+
+# -- a replacement that went into place, and whose decision is lost --------------------------------
+
+
+@pytest.fixture(params=["none", "blosc-zstd"])
+def undecided(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """The marker is of generation 1; file and manifest are of generation 2."""
+    store = renamed(tmp_path / "store", request.param)
+    (intent,) = (store.root / keys.INTENT).iterdir()
+    intent.unlink()
+    return store
+
+
+def test_a_file_of_the_next_generation_is_named_and_committed_without_computing(
+    undecided: Store,
+) -> None:
+    root = undecided.root
+    (finding,) = fsck(root, threads=1)
+    assert (finding.kind, finding.path) == ("marker-missing", keys.shard_file(SHARD))
+    assert "generation 2: its manifest proves every byte" in finding.detail
+    (step,) = repair(root).plan.steps
+    assert (step.action, step.provider) == ("roll-forward", "store")
+    result = mend(undecided)
+    assert (result.corrected, result.done.rolled_forward) == (True, 1)
+    assert kinds(root) == []
+    assert undecided.marker(SHARD).version.generation == 2
+    assert len([*(root / keys.COMMIT).glob("00000001-*")]) == 1
+    assert len([*(root / keys.MANIFEST).glob("00000001-*")]) == 1
+    assert [*(root / keys.STAGE).iterdir()] == []
+    assert_exact(root)
+
+
+def test_what_the_next_generation_does_not_prove_is_judged_by_the_marker(undecided: Store) -> None:
+    damage.flip_bit(undecided.root / keys.shard_file(SHARD), 100)
+    assert "marker-missing" not in kinds(undecided.root)
+    assert not mend(undecided).done.rolled_forward
+    assert mend(undecided, SeededSource(undecided.identity)).corrected
+    assert kinds(undecided.root) == []
+    assert_exact(undecided.root)
+
+
+def rolled_forward(store: Store) -> None:
+    with claimed(store.filesystem, store.root, store.identity.uuid, SHARD) as claim:
+        take_over(store, claim)
+        roll_forward(store, claim)
+
+
+def test_who_was_overtaken_commits_no_later_generation(undecided: Store) -> None:
+    class Overtaken(Filesystem):
+        """A successor takes the shard over, and fences, in front of the marker."""
+
+        def link(self, source: Path, target: Path) -> None:
+            if target.parent.name == keys.COMMIT:
+                for path in (undecided.root / keys.CLAIM).iterdir():
+                    path.unlink()
+                hold(undecided, SHARD)
+                source.parent.rename(f"{source.parent}.0123abcd")
+            super().link(source, target)
+
+    before = undecided.marker(SHARD)
+    disturbed = Store.open(undecided.root, filesystem=Overtaken())
+    with pytest.raises(ClaimedByAnother):
+        rolled_forward(disturbed)
+    assert undecided.marker(SHARD) == before
 
 
 # -- pairs of damages ------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ import pytest
 
 from hsstore.errors import OutOfSpace
 from hsstore.extraction import room
-from hsstore.extraction.extractor import extract
+from hsstore.extraction.extractor import Extraction, extract
 from hsstore.extraction.room import SpacePolicy
 from hsstore.model import keys
 from hsstore.model.progress import Silent
 from hsstore.storage import ballast, space, writer
+from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing.faults import GROWING, FaultyFilesystem
 from hsstore.testing.sources import ManyInFlight, SeededSource
@@ -367,6 +368,37 @@ def test_the_ballast_makes_room_for_what_was_done(tmp_path: Path, clock: Clock) 
     assert clock.now == 0
     assert len(source.asked) == len(LENGTHS)
     assert_complete(root)
+
+
+def test_a_commit_counts_though_the_ballast_cannot_be_made_after_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    class Failing(Filesystem):
+        """Full for the first writes of states, and broken where the ballast is made again."""
+
+        refusals, ballasts = 2, 0
+
+        def write_at(self, fd: int, data: Buffer, offset: int, path: Path) -> None:
+            if path.name == keys.STAGED_DATA and self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            super().write_at(fd, data, offset, path)
+
+        def write_new(self, path: Path, data: Buffer) -> None:
+            self.ballasts += path.name == keys.BALLAST
+            if self.ballasts > 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            super().write_new(path, data)
+
+    root = empty_store(tmp_path / "store", [16, 16]).root
+    store = Store.open(root, filesystem=Failing())
+    extraction = Extraction(store, SeededSource(store.identity), space=PATIENT)
+    with pytest.raises(OSError, match="ballast"):
+        extraction.run()
+    assert clock.now > 0
+    summary = extraction.summary()
+    assert (summary.shards_committed, summary.account.extracted) == (1, 1)
+    assert len(Store.open(root).committed()) == 1
 
 
 def test_the_ballast_takes_space_and_is_gone_in_the_end(tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
 
+from hsstore.extraction.extractor import extract
+from hsstore.integrity.fsck import fsck
+from hsstore.integrity.repair import repair
 from hsstore.model import keys
 from hsstore.model.document import seal, unseal
 from hsstore.model.keys import ShardVersion
@@ -14,9 +19,13 @@ from hsstore.model.source import Failed, Origin
 from hsstore.storage import claim as claims
 from hsstore.storage.claim import Claim, acquire
 from hsstore.storage.filesystem import LOCAL, Buffer, Filesystem
-from hsstore.storage.stage import open_stage
+from hsstore.storage.stage import open_stage, take_over
+from hsstore.storage.status import status
 from hsstore.storage.store import Store
 from hsstore.storage.writer import ShardWriter
+from hsstore.testing import damage
+from hsstore.testing.damage import SHARD
+from hsstore.testing.grounds import decided
 from hsstore.testing.sources import SeededSource, seeded_states
 from hsstore.testing.stores import empty_store, ids_of, key_of
 
@@ -201,3 +210,76 @@ def test_a_torn_journal_ends_where_it_tore(store: Store) -> None:
     again.close()
     claim.release()
     assert LOCAL.exists(again.folder)
+
+
+# -- what is no file -------------------------------------------------------------------------------
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("hurt", [damage.to_symlink, damage.to_folder, damage.to_pipe])
+@pytest.mark.parametrize("name", [keys.STAGED_DATA, keys.STAGED_JOURNAL, keys.STAGED_HOLDER])
+def test_a_folder_with_anything_but_files_is_set_aside_and_the_shard_is_filled(
+    store: Store, name: str, hurt: Callable[[Path], None]
+) -> None:
+    folder = staged(store, 0, 1)
+    (folder / keys.STAGED_HOLDER).write_bytes(b"")
+    before = (folder / name).read_bytes()
+    hurt(folder / name)
+    (warned,) = [f for f in fsck(store.root, "quick") if f.severity == "warning"]
+    place = (folder / name).relative_to(store.root).as_posix()
+    assert (warned.kind, warned.path) == ("foreign-file", place)
+    status(store)
+    source = SeededSource(store.identity)
+    assert extract(store, source).complete
+    assert sorted(source.asked) == [0, 1, 2]
+    (aside,) = (store.root / keys.QUARANTINE).iterdir()
+    assert name in listed(aside)
+    if (aside / name).is_symlink():
+        moved = folder / f".{name}.moved"
+        assert (aside / moved.name).read_bytes() == before
+    assert listed(store.root / keys.STAGE) == []
+    assert [*fsck(store.root)] == []
+
+
+@pytest.mark.parametrize("hurt", [damage.to_symlink, damage.to_folder, damage.to_pipe])
+def test_a_repair_sets_such_a_folder_aside_and_says_so(
+    store: Store, hurt: Callable[[Path], None]
+) -> None:
+    folder = staged(store, 0)
+    hurt(folder / keys.STAGED_JOURNAL)
+    result = repair(store.root, source=lambda: SeededSource(store.identity), apply=True)
+    assert result.corrected
+    (aside,) = (store.root / keys.QUARANTINE).iterdir()
+    assert [n for n in result.done.notes if aside.name in n and n.endswith("journal")]
+    assert [*fsck(store.root)] == []
+
+
+def test_what_is_no_folder_is_set_aside_too(store: Store) -> None:
+    folder = staged(store, 0)
+    for make in (lambda: folder.write_bytes(b"x"), lambda: folder.symlink_to(store.root)):
+        rmtree(folder, ignore_errors=True)
+        make()
+        assert [f.path for f in fsck(store.root, "quick") if f.kind == "foreign-file"]
+        with claims.claimed(store.filesystem, store.root, store.identity.uuid, 0) as claim:
+            take_over(store, claim)
+        assert listed(store.root / keys.STAGE) == []
+    assert len(listed(store.root / keys.QUARANTINE)) == 2
+    assert extract(store, SeededSource(store.identity)).complete
+
+
+@pytest.mark.parametrize("hurt", [damage.to_symlink, damage.to_folder, damage.to_pipe])
+def test_what_was_decided_is_finished_before_its_folder_is_set_aside(
+    tmp_path: Path, hurt: Callable[[Path], None]
+) -> None:
+    store = decided(tmp_path / "store", "none")
+    (journal,) = (store.root / keys.STAGE).glob("*/journal")
+    hurt(journal)
+    expected = store.marker(SHARD).version.generation + 1
+    assert extract(store, SeededSource(store.identity)).complete
+    assert store.marker(SHARD).version.generation == expected
+    assert listed(store.root / keys.INTENT) == listed(store.root / keys.STAGE) == []
+    assert len(listed(store.root / keys.QUARANTINE)) == 1
+    assert [*fsck(store.root)] == []

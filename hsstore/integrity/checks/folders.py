@@ -9,6 +9,7 @@ from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.plan import Plan
+from hsstore.storage.staged_files import strange
 from hsstore.storage.zarr_arrays import TABLE_CHUNK, metadata_documents
 
 
@@ -25,6 +26,20 @@ def check(subject: Subject) -> Iterator[Finding]:
             yield subject.finding("folder-unreadable", trouble, path=folder, mendable=False)
     yield from _foreign(subject, "", {keys.IDENTITY, keys.BALLAST, *keys.FOLDERS})
     yield from _settled(subject, _names)
+    yield from _strange(subject)
+
+
+def _strange(subject: Subject) -> Iterator[Finding]:
+    """What in staging folders is no plain file."""
+    for name in filter(keys.read_stage, names_in(subject.filesystem, subject.root, keys.STAGE)):
+        try:
+            found = strange(subject.filesystem, subject.root / keys.STAGE / name)
+        except OSError:
+            continue  # nothing in it is damage, whatever it is
+        for path in found:
+            place = path.relative_to(subject.root).as_posix()
+            detail = "no plain file; nobody can go on with what is staged, so it will be set aside"
+            yield subject.finding("foreign-file", detail, path=place, mendable=False)
 
 
 def _names(subject: Subject, plan: Plan) -> Iterator[Finding]:

@@ -1,12 +1,19 @@
 """What there is of a shard that no true marker vouches for."""
 
+import contextlib
+from collections.abc import Iterator
+
+import xxhash
+
 from hsstore.integrity.checks import chunks
 from hsstore.integrity.checks.manifests import inconsistencies
+from hsstore.integrity.checks.shard_file import is_in_place
 from hsstore.integrity.plain_file import Trouble, plain_status
 from hsstore.integrity.subject import ShardCase
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.manifest import Chunk, Manifest
+from hsstore.model.marker import Marker
 from hsstore.storage.roll_forward import provable, valid_manifests
 from hsstore.storage.waivers import waived
 
@@ -30,6 +37,36 @@ def _never_extracted(samples: range) -> str:
     if not samples:
         return "its samples were never extracted"
     return f"{len(samples)} samples were never extracted: #{samples[0]} to #{samples[-1]}"
+
+
+def later(case: ShardCase) -> Iterator[Marker]:
+    """The markers that later generations than the marked one would have, newest first.
+
+    Of those only whose manifest is whole, and names the size and the index of the file in place.
+    """
+    marked, listed = case.marker, case.subject.manifests.get(case.shard, [])
+    if marked is None or not any(version > marked.version for version in listed):
+        return
+    with contextlib.suppress(OSError):
+        for manifest, raw in valid_manifests(case.subject.store, case.shard):
+            marker = Marker.of(manifest, xxhash.xxh3_128_hexdigest(raw))
+            if marker.version > marked.version and is_in_place(case, marker):
+                yield marker
+
+
+def overtaken(case: ShardCase, marker: Marker) -> Finding:
+    """The finding of a shard whose file is of a later generation than its marker."""
+    detail = f"the shard file is that of generation {marker.version.generation}"
+    if case.subject.at_least("data"):
+        detail += ": its manifest proves every byte, and only its commit marker must be written"
+    else:
+        detail += "; whether it is whole shows at level data"
+    return case.finding(
+        "marker-missing",
+        f"{detail} (the intent that decided it is lost, or the marker)",
+        samples=case.subject.samples(case.shard),
+        path=keys.shard_file(case.shard),
+    )
 
 
 def judge(case: ShardCase) -> str:

@@ -23,7 +23,7 @@ from hsstore.model.source import Extracted, Failed, HiddenStateSource, Origin, R
 from hsstore.storage.claim import Claim, claimed
 from hsstore.storage.commit import commit, replay_intent
 from hsstore.storage.roll_forward import roll_forward
-from hsstore.storage.stage import fence, staging
+from hsstore.storage.stage import fence, set_strange_aside, staging
 from hsstore.storage.token_file import ShardTokens
 from hsstore.storage.writer import ShardWriter, StagedShard, verified_chunks
 
@@ -181,7 +181,7 @@ class Mender:
     def _finish_intents(self, shard: int, claim: Claim) -> None:
         """Finish what was decided; an intent that cannot be finished decides nothing."""
         store = self.store
-        fence(store.filesystem, store.root, claim)
+        fenced = fence(store.filesystem, store.root, claim)
         for version in Listing(self.subject).of(shard)[1]:
             try:
                 replay_intent(store.filesystem, store.root, store.identity, version)
@@ -191,6 +191,7 @@ class Mender:
                 quarantine = Quarantine.of_shard(store, version, claim.writer)
                 quarantine.set_aside(keys.intent(version))
                 quarantine.close()
+        self.done.notes += set_strange_aside(store, claim, fenced)
 
     def _adopt_manifest(self, case: ShardCase, quarantine: Quarantine) -> bool:
         """Copy the manifest that our marker names from the replica."""
