@@ -203,6 +203,20 @@ def _of_another_boot(prepare: Callable[[Path, str], None]) -> Callable[[Path, st
     return prepared
 
 
+def _undecided(folder: Path, codec: str) -> None:
+    """A replacement whose file is in place, without its marker, and whose intent was lost."""
+    _lacking(folder, codec)
+    # The intent has the name of the marker, and comes first.
+    _kill(folder, _replace, _writing_second, 2)
+    (intent,) = (store_in(folder) / keys.INTENT).iterdir()
+    intent.unlink()
+
+
+def _writing_second(kind: str, path: Path) -> bool:
+    name = keys.marker(ShardVersion(0, 2), absent=False).rpartition("/")[2]
+    return kind == "create" and path.name.startswith(f".{name}.")
+
+
 def _decided(folder: Path, codec: str) -> None:
     """A replacement that was decided, and its writer killed."""
     _lacking(folder, codec)
@@ -680,6 +694,9 @@ REPLACE = Scenario("replace", _lacking, _replace, _old_or_new, _second_generatio
 REPLAY = Scenario(
     "replay an intent", _decided, _replace, _old_or_new, _second_generation, _replaced
 )
+SUPERSEDE = Scenario(
+    "commit a later generation", _undecided, _repair, _anything, _sound, _mended
+)
 CLEAR = Scenario("clear leftovers", _littered, _clear, _old_or_new, _anything, _tidy)
 GC = Scenario("gc", _strewn, _gc, _exact, _anything, _tidy)
 CREATE = Scenario("create", _nothing, _create, _exact_if_there, _there, _created)
@@ -712,7 +729,7 @@ ENCODE = Scenario(
 )
 
 SCENARIOS = (
-    EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, CLEAR, GC, CREATE,
-    EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
+    EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, SUPERSEDE, CLEAR, GC,
+    CREATE, EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
     CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN, COPY, COPY_AGAIN, COPY_GROWN, ENCODE,
 )  # fmt: skip

@@ -40,6 +40,7 @@ from hsstore.testing.scenarios import (
     SALVAGE,
     SCENARIOS,
     SET_ASIDE,
+    SUPERSEDE,
     WAIVE,
     Scenario,
     Witness,
@@ -129,6 +130,9 @@ SYNCS = (
     Sync("roll_forward._publish: manifest", "spare", ROLL_FORWARD, "synced before the link"),
     Sync("roll_forward._publish: commit/.S-S.json", "must", ROLL_FORWARD, "I1, the marker"),
     Sync("roll_forward._publish: commit", "must", ROLL_FORWARD, "I7"),
+    Sync("roll_forward._supersede: stage", "spare", SUPERSEDE, "a folder of its own"),
+    Sync("roll_forward._publish: stage/S.W/.S-S.json", "must", SUPERSEDE, "I1, the marker"),
+    Sync("roll_forward._publish: commit", "must", SUPERSEDE, "I14"),
     Sync(
         "roll_forward._set_aside: quarantine", "must", SET_ASIDE, "13.5: nothing unexplained goes"
     ),
