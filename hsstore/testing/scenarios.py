@@ -694,9 +694,7 @@ REPLACE = Scenario("replace", _lacking, _replace, _old_or_new, _second_generatio
 REPLAY = Scenario(
     "replay an intent", _decided, _replace, _old_or_new, _second_generation, _replaced
 )
-SUPERSEDE = Scenario(
-    "commit a later generation", _undecided, _repair, _anything, _sound, _mended
-)
+SUPERSEDE = Scenario("commit a later generation", _undecided, _repair, _anything, _sound, _mended)
 CLEAR = Scenario("clear leftovers", _littered, _clear, _old_or_new, _anything, _tidy)
 GC = Scenario("gc", _strewn, _gc, _exact, _anything, _tidy)
 CREATE = Scenario("create", _nothing, _create, _exact_if_there, _there, _created)
