@@ -202,7 +202,7 @@ def _unguarded(store: Store) -> Iterator[Litter]:
 
     That clock decides nothing: their removal asks the filesystem's.
     """
-    for folder in (keys.CALIBRATION, keys.CLAIM):
+    for folder in (keys.CALIBRATION, keys.CLAIM, keys.WAIVER):
         for name in _names(store.filesystem, store.root / folder):
             path = store.root / folder / name
             with contextlib.suppress(FileNotFoundError):

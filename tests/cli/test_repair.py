@@ -132,7 +132,7 @@ def test_a_waiver_is_shown_then_done(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["fsck", str(root)]) == 0
     capsys.readouterr()
     assert main(["status", str(root)]) == 0
-    assert "waived       1 samples" in capsys.readouterr().out
+    assert "waived       1 sample" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,11 @@ def test_quarantine_goes_only_on_demand(store: Store) -> None:
     assert_complete(store.root)
 
 
-def test_a_young_temporary_file_that_no_claim_guards_stays(store: Store) -> None:
-    path = store.root / keys.CALIBRATION / ".00000000.json.0123abcd"
+@pytest.mark.parametrize("folder", [keys.CALIBRATION, keys.WAIVER])
+def test_a_temporary_file_that_no_claim_guards_goes_only_when_old(
+    store: Store, folder: str
+) -> None:
+    path = store.root / folder / ".00000000.json.0123abcd"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"being published")
     assert found(store) == set()
@@ -259,6 +262,9 @@ def test_a_young_temporary_file_that_no_claim_guards_stays(store: Store) -> None
     assert path.exists()
     assert (done.removed, done.kept) == ([], [])
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    os.utime(path, (0, 0))
+    assert found(store) == {("temporary", f"{folder}/{path.name}")}
+    assert len(clear(store).removed) == 1
 
 
 def test_a_claim_that_a_dead_process_did_not_come_to_publish_goes_at_once(store: Store) -> None:
