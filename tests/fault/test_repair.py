@@ -20,6 +20,7 @@ from hsstore.errors import (
 )
 from hsstore.extraction.extractor import extract
 from hsstore.integrity.fsck import Fsck, fsck
+from hsstore.integrity.mending.quarantine import Quarantine
 from hsstore.integrity.mending.replica import Replica, Wanted
 from hsstore.integrity.repair import RepairResult, repair
 from hsstore.integrity.subject import Subject
@@ -37,6 +38,7 @@ from hsstore.storage.stage import take_over
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
+from hsstore.testing.faults import FaultyFilesystem
 from hsstore.testing.grounds import renamed
 from hsstore.testing.litter import hold
 from hsstore.testing.sources import ManyInFlight, SeededSource
@@ -704,3 +706,14 @@ class Heard(Silent):
 
     def event(self, name: str, members: Mapping[str, object]) -> None:  # noqa: ARG002 - Progress
         self.names.append(name)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_set_aside_with_all_that_is_in_it(
+    store: Store,
+) -> None:
+    filesystem = FaultyFilesystem(frozenset({"status"}))
+    opened = Store.open(store.root, filesystem=filesystem)
+    filesystem.fail(0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        Quarantine(opened, "aside").set_aside(keys.plan(0))
+    assert (store.root / keys.plan(0)).exists()

@@ -85,12 +85,19 @@ class Quarantine:
         self._filesystem.make_folders(self._folder, below=self._store.root)
 
     def _first_unreal(self, name: str) -> Path:
-        """The path itself, or the first part of it that is no real folder."""
+        """The path itself, or the first folder on the way to it that is none.
+
+        Raises OSError where that cannot be told: what is no folder for want of an answer may hold
+        all that there is.
+        """
         path = self._store.root
-        for part in name.split("/"):
+        *folders, last = name.split("/")
+        for part in folders:
             path /= part
-            with contextlib.suppress(OSError):
-                if stat.S_ISDIR(self._filesystem.status(path).st_mode):
-                    continue
-            return path
-        return path
+            try:
+                real = stat.S_ISDIR(self._filesystem.status(path).st_mode)
+            except FileNotFoundError:
+                real = False
+            if not real:
+                return path
+        return path / last
