@@ -8,33 +8,29 @@ this level.
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+import numpy as np
+from measure import machine
+from numpy.typing import NDArray
 
-import numpy as np  # noqa: E402 - the checkout comes first, so that it is what is measured
-from measure import machine  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-
-from hsstore.integrity.fsck import fsck  # noqa: E402
-from hsstore.integrity.scrub.coverage import coverage  # noqa: E402
-from hsstore.integrity.scrub.schedule import Scrub  # noqa: E402
-from hsstore.integrity.scrub.state import State  # noqa: E402
-from hsstore.model import keys  # noqa: E402
-from hsstore.model.document import seal  # noqa: E402
-from hsstore.model.keys import ShardVersion  # noqa: E402
-from hsstore.model.marker import Marker  # noqa: E402
-from hsstore.model.plan import Plan, TokenFiles  # noqa: E402
-from hsstore.storage.sample_table import SampleTable  # noqa: E402
-from hsstore.storage.status import status  # noqa: E402
-from hsstore.storage.store import Store  # noqa: E402
-from hsstore.storage.zarr_arrays import metadata_documents, table_chunks  # noqa: E402
-from hsstore.testing.stores import empty_store  # noqa: E402
+from hsstore.integrity.fsck import fsck
+from hsstore.integrity.scrub.coverage import coverage
+from hsstore.integrity.scrub.schedule import Scrub
+from hsstore.integrity.scrub.state import State
+from hsstore.model import keys
+from hsstore.model.document import seal
+from hsstore.model.keys import ShardVersion
+from hsstore.model.marker import Marker
+from hsstore.model.plan import Plan, TokenFiles
+from hsstore.storage.sample_table import SampleTable
+from hsstore.storage.status import status
+from hsstore.storage.store import Store
+from hsstore.storage.zarr_arrays import metadata_documents, table_chunks
+from hsstore.testing.stores import empty_store
 
 SHARDS, SAMPLES_A_SHARD = 30_000, 100 / 3
 CHUNK_ROWS, SHARD_ROWS = 64, 34 * 64

@@ -186,3 +186,24 @@ def _half_of(pwrite: Callable[[int, memoryview, int], int]) -> Callable[..., int
 
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Unreadable(Filesystem):
+    """EIO wherever bytes of one file are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, path: Path) -> bytes:
+        """Read, unless it is that file."""
+        self._fail(path)
+        return super().read(path)
+
+    def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
+        """Read, unless it is that file."""
+        self._fail(path)
+        return super().read_at(fd, into, offset, path)
+
+    def _fail(self, path: Path) -> None:
+        if path == self.path:
+            raise OSError(errno.EIO, "Input/output error", str(path))

@@ -1,6 +1,5 @@
 """The whole corpus of damage by level: found exactly where promised, and nobody else accused."""
 
-import errno
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,10 +9,10 @@ import pytest
 from hsstore.integrity.fsck import fsck
 from hsstore.integrity.repair import repair
 from hsstore.model.finding import LEVELS, Finding, Level
-from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing import corpus, unprivileged
 from hsstore.testing.corpus import FILES, WHOLE_CORPUS, Entry, FileKind
+from hsstore.testing.faults import Unreadable
 from hsstore.testing.grounds import GROUNDS
 from hsstore.testing.places import Planted
 from hsstore.testing.sources import SeededSource
@@ -184,25 +183,6 @@ def test_what_may_not_be_read_is_told_from_damage(stores: Stores, tmp_path: Path
     some = [*FORBIDDEN[:2], *FORBIDDEN[4::4]]
     rows = forbidden(stores, tmp_path / "forbidden", some, ("manifest",))
     assert [(name, found) for name, found in rows.items() if not all(map(is_right, found))] == []
-
-
-class Unreadable(Filesystem):
-    """EIO wherever bytes of one file are read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, path: Path) -> bytes:
-        self._fail(path)
-        return super().read(path)
-
-    def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
-        self._fail(path)
-        return super().read_at(fd, into, offset, path)
-
-    def _fail(self, path: Path) -> None:
-        if path == self.path:
-            raise OSError(errno.EIO, "Input/output error", str(path))
 
 
 # The identity is read once, to open the store.

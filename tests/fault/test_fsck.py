@@ -23,6 +23,7 @@ from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, Damage
+from hsstore.testing.faults import Unreadable
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import contents, empty_store, filled_store, key_of
 
@@ -170,25 +171,6 @@ def test_a_store_that_cannot_be_opened_is_a_finding(
     assert not run.summary.complete
 
 
-class Failing(Filesystem):
-    """EIO wherever bytes of one file are read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, path: Path) -> bytes:
-        self._fail(path)
-        return super().read(path)
-
-    def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
-        self._fail(path)
-        return super().read_at(fd, into, offset, path)
-
-    def _fail(self, path: Path) -> None:
-        if path == self.path:
-            raise OSError(errno.EIO, "Input/output error", str(path))
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -205,7 +187,7 @@ def test_unreadable_is_not_called_damaged(
 ) -> None:
     store = filled_store(tmp_path / "store")
     path = name(store)
-    failing = Store.open(store.root, filesystem=Failing(store.root / path))
+    failing = Store.open(store.root, filesystem=Unreadable(store.root / path))
     findings, _ = check(failing)
     assert {f.kind for f in findings if f.path == path} == {kind}
 
