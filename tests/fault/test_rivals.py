@@ -1,5 +1,6 @@
 """Many writers on one store, some killed, some stalled for long: nothing twice, nothing lost."""
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -69,13 +70,12 @@ class Company:
                 self.hire()
             else:
                 self.stalls += 1
-                os.kill(chosen.pid, signal.SIGSTOP)
+                signal_if_there(chosen, signal.SIGSTOP)
                 make_stale(self.root, pid=chosen.pid)
                 self._stalled.append(chosen)
 
     def wake(self, process: ForkServerProcess) -> None:
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGCONT)
+        signal_if_there(process, signal.SIGCONT)
         self._running.append(process)
 
     def finish(self) -> None:
@@ -85,6 +85,13 @@ class Company:
         for process in self._running:
             process.join()
             assert process.exitcode == 0
+
+
+def signal_if_there(process: ForkServerProcess, signum: int) -> None:
+    """One that ended its work meanwhile is gone at once: the fork server waits for its children."""
+    assert process.pid is not None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signum)
 
 
 def logged(log: Path) -> tuple[Counter[str], dict[int, list[int]]]:
