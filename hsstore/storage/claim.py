@@ -8,16 +8,17 @@ heartbeat and is compared with that of a file just touched in the same folder, n
 import contextlib
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hsstore.errors import ClaimedByAnother, InvalidDocument, UnsupportedFormat
+from hsstore.errors import ClaimedByAnother, InvalidDocument, StoreError, UnsupportedFormat
 from hsstore.model import keys
 from hsstore.model.document import FORMAT, hexadecimal, integer, seal, text, unseal, validate
-from hsstore.storage.filesystem import Filesystem
+from hsstore.storage.filesystem import NO_PLAIN_FILE, Filesystem
 
 KIND = "claim"
 HEARTBEAT_SECONDS = 10.0
@@ -113,9 +114,13 @@ class Claim:
 
 
 def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: str) -> Claim:
-    """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it."""
+    """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it.
+
+    StoreError where a folder bears the name of a claim: it cannot be removed for it may hold things.
+    """
     folder, holder = root / keys.CLAIM, Holder.this_process(writer)
     turns = _turns(filesystem, folder, shard)
+    _refuse_folders(filesystem, folder, turns)
     turn = 0
     if turns:
         turn = _turn(turns[-1]) + 1
@@ -198,6 +203,17 @@ def _temporary(shard: int) -> str:
     return f".{shard:08d}-"
 
 
+def _refuse_folders(filesystem: Filesystem, folder: Path, turns: list[str]) -> None:
+    for name in turns:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(filesystem.status(folder / name).st_mode):
+                raise StoreError(
+                    "a folder is in place of this claim",
+                    place=str(folder / name),
+                    remedy="move it away, then run the same command again",
+                )
+
+
 def _may_take_over(filesystem: Filesystem, current: Path, shard: int) -> None:
     """ClaimedByAnother unless a claim's holder is provably dead, or its heartbeat stale."""
     holder = read_holder(filesystem, current)
@@ -246,22 +262,27 @@ def _turn(name: str) -> int:
 
 
 def read_holder(filesystem: Filesystem, path: Path) -> Holder | None:
-    """The holder in a claim document; None where there is no whole one."""
+    """The holder in a claim document; None where there is no whole one, or no file. OSError."""
     try:
         document = unseal(filesystem.read(path), KIND, place=str(path))
         validate(document, FIELDS, place=str(path))
     except (InvalidDocument, UnsupportedFormat, FileNotFoundError):
         return None
+    except OSError as error:
+        # No writer makes links or folders: what there is of a claim is only its name.
+        if error.errno in NO_PLAIN_FILE:
+            return None
+        raise
     return Holder(**{name: document[name] for name in Holder.__slots__})
 
 
 def _started(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (field 22 of proc(5)'s stat)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        told = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(told.rpartition(")")[2].split()[19])
 
 
 def _finished(pid: int) -> bool:

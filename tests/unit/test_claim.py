@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.errors import ClaimedByAnother
+from hsstore.errors import ClaimedByAnother, StoreError
 from hsstore.model import keys
 from hsstore.storage import claim as claims
 from hsstore.storage.claim import Claim, Holder, acquire, claimed
@@ -83,6 +83,35 @@ def test_a_damaged_claim_is_judged_by_its_age(root: Path, raw: bytes) -> None:
     os.utime(path, (0, time.time() - 61))
     take(root).release()
     assert names(root) == []
+
+
+@pytest.mark.parametrize("target", ["kept", "nowhere"])
+def test_a_link_in_place_of_a_claim_is_judged_by_its_age_and_not_followed(
+    root: Path, target: str
+) -> None:
+    (root / "kept").write_bytes(b"not a claim")
+    path = root / keys.claim(3, 5)
+    path.symlink_to(root / target)
+    with pytest.raises(ClaimedByAnother, match="heartbeat"):
+        take(root)
+    os.utime(path, (0, time.time() - 61), follow_symlinks=False)
+    take(root).release()
+    assert names(root) == []
+    assert (root / "kept").read_bytes() == b"not a claim"
+
+
+@pytest.mark.parametrize("turn", [0, 5])
+def test_a_folder_in_place_of_a_claim_is_refused_and_kept(root: Path, turn: int) -> None:
+    """Also below the turn that counts: whoever takes over would have to remove it."""
+    (root / keys.claim(3, turn) / "kept").mkdir(parents=True)
+    if not turn:
+        (root / keys.claim(3, 1)).touch()
+        os.utime(root / keys.claim(3, 1), (0, 0))
+    before = names(root)
+    with pytest.raises(StoreError, match="a folder is in place of this claim.*move it away"):
+        take(root)
+    assert names(root) == before
+    take(root, shard=4).release()
 
 
 def test_of_many_rivals_one_wins(root: Path) -> None:
