@@ -10,6 +10,7 @@ import time
 from hsstore.storage.in_flight import InFlight
 from hsstore_cli import exit_codes, stall_report
 from hsstore_cli.lifeline import Lifeline
+from hsstore_cli.signal_wait import SignalWait
 from hsstore_cli.stalls import Patience
 
 FORWARDED = frozenset(
@@ -41,6 +42,7 @@ class Supervisor:
         self._command = command
         self._lifeline = lifeline
         self._patience = Patience(child, in_flight, seconds)
+        self._signals = SignalWait(AWAITED)
         self._interval = min(seconds / LOOKS, LONGEST_LOOK_SECONDS)
         self._reached: dict[int, float] = {}
         self._stopped = False
@@ -52,11 +54,11 @@ class Supervisor:
         while (status := self._ended()) is None:
             if self._stalled():
                 return exit_codes.STALLED
-            received = signal.sigtimedwait(AWAITED, self._interval)
+            received = self._signals.received(self._interval)
             if received is None:
                 self._lifeline.forget()
             else:
-                self._pass_on(received.si_signo)
+                self._pass_on(received)
         return _mirrored(os.waitstatus_to_exitcode(status))
 
     def _ended(self) -> int | None:

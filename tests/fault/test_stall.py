@@ -276,6 +276,33 @@ def test_both_stop_and_go_on_together(started: Started) -> None:
     assert process.wait(WAIT) == 4
 
 
+WAITING = """
+import signal
+from hsstore_cli.signal_wait import SignalWait
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+waiting = SignalWait({signal.SIGUSR1})
+print(__import__("os").getpid(), flush=True)
+for seconds in (0.3, 30, 0):
+    print(waiting.received(seconds), flush=True)
+"""
+
+
+def test_who_was_stopped_for_longer_than_it_waits_hears_what_was_sent_and_no_more(
+    started: Started,
+) -> None:
+    """A batch system may suspend a job."""
+    process, waiting = started([sys.executable, "-c", WAITING])
+    wait_for(waiting, "S")
+    os.kill(waiting, signal.SIGSTOP)
+    wait_for(waiting, "T")
+    time.sleep(0.4)
+    os.kill(waiting, signal.SIGCONT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "None\n"
+    os.kill(waiting, signal.SIGUSR1)
+    assert process.communicate(timeout=WAIT)[0] == f"{int(signal.SIGUSR1)}\nNone\n"
+
+
 def test_under_timeout_both_end(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     work = f"open({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep({WAIT})"
