@@ -116,7 +116,7 @@ class Claim:
 def acquire(filesystem: Filesystem, root: Path, store: str, shard: int, writer: str) -> Claim:
     """Claim a shard for ``writer``; ClaimedByAnother while a live or possibly live one holds it.
 
-    StoreError where a folder bears the name of a claim: it cannot be removed for it may hold things.
+    StoreError where a folder bears the name of a claim: it may hold what nobody is to remove.
     """
     folder, holder = root / keys.CLAIM, Holder.this_process(writer)
     turns = _turns(filesystem, folder, shard)

@@ -7,6 +7,7 @@ caller holds the shard's claim.
 
 import contextlib
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -18,13 +19,11 @@ from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage.claim import Claim
 from hsstore.storage.commit import overtaken, remove_superseded
+from hsstore.storage.filesystem import NO_PLAIN_FILE
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.stage import earlier_folders
 from hsstore.storage.store import Store
 from hsstore.storage.writer import chunks_are_whole
-
-# Errors that say what is there, not that it cannot be told now.
-_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 def roll_forward(store: Store, claim: Claim, *, known: Marker | None = None) -> Marker | None:
@@ -41,7 +40,7 @@ def roll_forward(store: Store, claim: Claim, *, known: Marker | None = None) -> 
     if not store.filesystem.exists(path):
         return None
     committed = store.committed().get(claim.shard)
-    for manifest, raw in valid_manifests(store, claim.shard, unreadable=_ABSENT):
+    for manifest, raw in valid_manifests(store, claim.shard, skip=_is_absent):
         if committed and manifest.version <= committed[0]:
             return None
         if is_whole(store, path, manifest):
@@ -62,11 +61,11 @@ def provable(store: Store, shard: int) -> Manifest | None:
 
 
 def valid_manifests(
-    store: Store, shard: int, *, unreadable: tuple[type[OSError], ...] = (OSError,)
+    store: Store, shard: int, *, skip: Callable[[OSError], bool] = lambda _: True
 ) -> list[tuple[Manifest, bytes]]:
     """The valid manifests of a shard, newest generation first.
 
-    Those that give one of the ``unreadable`` errors are left out.
+    Those that give an error to ``skip`` are left out; any other is raised.
     """
     found: list[tuple[Manifest, bytes]] = []
     for name in store.filesystem.names(store.root / keys.MANIFEST):
@@ -74,8 +73,13 @@ def valid_manifests(
         if version is None or version[0].shard != shard:
             continue
         path = store.root / keys.MANIFEST / name
-        with contextlib.suppress(InvalidDocument, UnsupportedFormat, *unreadable):
+        try:
             raw = store.filesystem.read(path)
+        except OSError as error:
+            if skip(error):
+                continue
+            raise
+        with contextlib.suppress(InvalidDocument, UnsupportedFormat):
             manifest = Manifest.from_document(unseal(raw, KIND, place=str(path)), place=str(path))
             if manifest.store == store.identity.uuid and manifest.version == version[0]:
                 found.append((manifest, raw))
@@ -95,8 +99,18 @@ def is_whole(store: Store, path: Path, manifest: Manifest) -> bool:
             if bytes(index) != encode_index(manifest.chunks, geometry):
                 return False
             return chunks_are_whole(filesystem, fd, path, manifest.chunks)
-    except (*_ABSENT, IndexError):
+    except IndexError:
         return False
+    except OSError as error:
+        if _is_absent(error):
+            return False
+        raise
+
+
+def _is_absent(error: OSError) -> bool:
+    """Whether an error says what is there, not that it cannot be told now."""
+    nothing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return nothing or error.errno in NO_PLAIN_FILE
 
 
 def _supersede(store: Store, marker: Marker, claim: Claim) -> Marker:

@@ -30,6 +30,7 @@ from hsstore.storage.reader import Reader
 from hsstore.storage.stage import fence, open_stage, take_over
 from hsstore.storage.store import Store
 from hsstore.storage.writer import StagedShard
+from hsstore.testing.damage import to_symlink
 from hsstore.testing.faults import Crash, FaultyFilesystem
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import empty_store, fill, replace
@@ -323,6 +324,30 @@ def test_a_file_that_nothing_proves_is_set_aside_not_deleted(
     source = SeededSource(store.identity)
     assert extract(store, source).complete
     assert source.asked == [0, 1, 2]
+    (aside,) = (store.root / keys.QUARANTINE).iterdir()
+    assert aside.read_bytes() == found
+    assert_complete(store.root)
+
+
+def test_a_link_in_place_of_a_file_proves_nothing_and_is_set_aside(store: Store) -> None:
+    path = lose_marker(store)
+    path.rename(store.root.parent / "elsewhere")
+    path.symlink_to(store.root.parent / "elsewhere")
+    source = SeededSource(store.identity)
+    assert extract(store, source).complete
+    assert source.asked == [0, 1, 2]
+    (aside,) = (store.root / keys.QUARANTINE).iterdir()
+    assert aside.is_symlink()
+    assert aside.stat().st_size
+    assert_complete(store.root)
+
+
+def test_a_manifest_that_is_a_link_proves_nothing(store: Store) -> None:
+    path = lose_marker(store)
+    (manifest,) = (store.root / keys.MANIFEST).glob("00000000-*")
+    to_symlink(manifest)
+    found = path.read_bytes()
+    assert extract(store, SeededSource(store.identity)).complete
     (aside,) = (store.root / keys.QUARANTINE).iterdir()
     assert aside.read_bytes() == found
     assert_complete(store.root)

@@ -108,7 +108,7 @@ def test_a_folder_in_place_of_a_claim_is_refused_and_kept(root: Path, turn: int)
         (root / keys.claim(3, 1)).touch()
         os.utime(root / keys.claim(3, 1), (0, 0))
     before = names(root)
-    with pytest.raises(StoreError, match="a folder is in place of this claim.*move it away"):
+    with pytest.raises(StoreError, match=r"a folder is in place of this claim.*move it away"):
         take(root)
     assert names(root) == before
     take(root, shard=4).release()
