@@ -114,7 +114,7 @@ def _lines(store: "Store", destination: Path, result: "CopyResult") -> Iterator[
     yield from result.notes
     yield f"{destination}: {_account(result)}"
     for name in result.left_out:
-        yield f"left out, for it is not whole in {store.root}: {name}"
+        yield f"left out, for it is or was not whole in {store.root}: {name}"
     yield from _advice(store, destination, result)
 
 

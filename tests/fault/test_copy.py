@@ -41,6 +41,7 @@ from hsstore.testing.stores import (
     fill,
     filled_store,
     grown,
+    grown_filled_store,
     key_of,
     replace,
 )
@@ -148,6 +149,25 @@ def test_what_is_damaged_is_named_and_left_out_and_the_rest_is_whole(
            threads=1)  # fmt: skip
     assert errors(copy.root) == set()
     assert contents(copy) == healthy
+
+
+@pytest.mark.parametrize("lost", ["plan", "tokens"])
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_document_that_was_left_out_is_told_until_the_copy_has_it(
+    tmp_path: Path, lost: str, *, mended: bool
+) -> None:
+    store = grown_filled_store(tmp_path / "store")
+    tokens = keys.tokens(store.plan.token_files[SHARD].generation, SHARD)
+    name = {"plan": keys.plan(1), "tokens": tokens}[lost]
+    damage.flip_bit(store.root / name)
+    assert copied(store, tmp_path / "copy").left_out == [name]
+    if mended:
+        assert repair(store.root, apply=True, threads=1).corrected
+    again = copied(Store.open(store.root), tmp_path / "copy")
+    assert (again.left_out, again.complete) == ([name], False)
+    assert repair(tmp_path / "copy", apply=True, threads=1).corrected
+    assert errors(tmp_path / "copy") == set()
+    assert copied(Store.open(store.root), tmp_path / "copy").left_out == []
 
 
 class Rotten(Filesystem):

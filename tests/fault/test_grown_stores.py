@@ -217,7 +217,8 @@ def test_a_repair_and_a_growth_keep_out_of_each_others_way(store: Store) -> None
     """What the one is about to put in place, the other takes for litter."""
     damage.flip_bit(store.root / keys.array_chunk(keys.INPUT_IDS, 0))
     before = tree(store.root)
-    extended = pytest.raises(ClaimedByAnother, match="the store is being extended; run the same")
+    words = "the store is being extended or repaired; run the same"
+    extended = pytest.raises(ClaimedByAnother, match=words)
     with growing(store), extended:
         repair(store.root, apply=True)
     assert tree(store.root) == before

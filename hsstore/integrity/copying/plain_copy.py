@@ -38,6 +38,8 @@ class PlainCopy(Run):
         self._tell_unfinished()
         self.store = twin.grow(self.place.source, self.store, self.place.progress)
         twin.add_documents(self.subject, self.store, self.leave_out)
+        for name in twin.lacking(self.store):
+            self.leave_out(name)
 
     def _tell_unfinished(self) -> None:
         """Say what at the source is work under way, which a copy does not have."""

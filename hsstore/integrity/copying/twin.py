@@ -75,8 +75,18 @@ class _Twin:
         for name, raw in documents(self._subject, self._leave_out):
             self._files.write(name, raw)
         for generation in range(plan.generation + 1):
-            self._copy(keys.plan(generation))
+            self._plan(generation)
         self._files.finish()
+
+    def _plan(self, generation: int) -> None:
+        """Copy a plan, if it is whole; the newest is."""
+        store = self._store
+        try:
+            read_plan(store.filesystem, store.root, store.identity.uuid, generation)
+        except (InvalidDocument, UnsupportedFormat, OSError):
+            self._leave_out(keys.plan(generation))
+        else:
+            self._copy(keys.plan(generation))
 
     def _tokens(self, shard: int) -> None:
         name = keys.tokens(self._store.plan.token_files[shard].generation, shard)
@@ -159,6 +169,19 @@ def add_documents(subject: Subject, store: Store, leave_out: LeaveOut) -> None:
             store.filesystem.make_folder(target.parent)
             with contextlib.suppress(FileExistsError):
                 store.filesystem.publish(target, raw)
+
+
+def lacking(copy: Store) -> Iterator[str]:
+    """The plans and token files that a copy does not have. Raises OSError.
+
+    They were not whole at the source when it was made; whatever the source is by now, and whoever
+    goes on with the copy, it is not complete without them.
+    """
+    names = map(keys.plan, range(copy.plan.generation))
+    files = enumerate(copy.plan.token_files)
+    for name in (*names, *(keys.tokens(file.generation, shard) for shard, file in files)):
+        if not copy.filesystem.exists(copy.root / name):
+            yield name
 
 
 def refuse_another(place: Place) -> None:

@@ -232,7 +232,7 @@ def _alone(store: Store) -> Iterator[None]:
             held = stack.enter_context(growing(store))
         except ClaimedByAnother:
             raise ClaimedByAnother(
-                "the store is being extended",
+                "the store is being extended or repaired",
                 place=str(store.root),
                 remedy="run the same command again once that is done",
             ) from None
