@@ -48,6 +48,8 @@ DERIVED: dict[str, Action] = {
 
 RESTORED = frozenset(DERIVED.values()) - {"finish-growth"} | {"rebuild-plan"}
 
+REPLACED = "which was replaced since: check it again"
+UNTOLD = "and no whole document tells whether that is what is there: check it again once mended"
 UNSEEN = "what else is wrong shows once these documents are back"
 
 
@@ -197,7 +199,8 @@ class _Accused:
             cases[shard] = case
             held, replaced = said.accuse(case)
             found.held += held
-            found.notes += tuple(map(_replaced_since, replaced))
+            words = REPLACED if case.manifest else UNTOLD
+            found.notes += tuple(_not_held(finding, words) for finding in replaced)
         found.cases = [cases[shard] for shard in sorted(cases)]
         return found
 
@@ -211,11 +214,11 @@ def _glanced_at(run: Fsck, shard: int) -> ShardCase:
         subject.chunks.close()
 
 
-def _replaced_since(finding: Finding) -> str:
+def _not_held(finding: Finding, words: str) -> str:
     keys_named = ", ".join(finding.samples or ())
     return (
         f"shard {finding.shard}: {finding.kind} of {keys_named or 'no sample'} was found in "
-        f"generation {finding.generation}, which was replaced since: check it again"
+        f"generation {finding.generation}, {words}"
     )
 
 

@@ -124,6 +124,19 @@ def test_what_was_replaced_since_is_told_and_left(false: Store) -> None:
     assert "generation 1, which was replaced since" in result.notes[0]
 
 
+def test_a_shard_without_a_manifest_is_not_said_to_be_replaced(false: Store) -> None:
+    accused = report(false, FALSE)
+    shard = false.samples.extent(FALSE).shard
+    (false.root / false.marker(shard).manifest_name).unlink()
+    source = SeededSource(false.identity)
+    result = mend(false, source, reports=[accused])
+    assert result.corrected
+    assert FALSE in source.asked
+    (note,) = result.notes
+    assert "no whole document tells whether that is what is there" in note
+    assert "replaced" not in note
+
+
 def test_the_same_result_is_not_stored_again_and_again(false: Store) -> None:
     for _ in range(2):
         source = Wrong(false.identity)
