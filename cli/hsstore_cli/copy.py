@@ -12,7 +12,7 @@ from hsstore_cli import render
 from hsstore_cli.exit_codes import FAILED, OK, PROBLEMS
 from hsstore_cli.extract import stopping
 from hsstore_cli.findings import finding_lines, ranges
-from hsstore_cli.options import Command, json_option, size_option, store_argument
+from hsstore_cli.options import Command, PathArgument, json_option, size_option, store_argument
 
 if TYPE_CHECKING:
     from hsstore.integrity.copying.result import CopyResult
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     },
 )
 @store_argument
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DEST", type=PathArgument())
 @click.option("--layers", metavar="LIST", help="Only these layers of the store, in this order.")
 @click.option(
     "--samples",
