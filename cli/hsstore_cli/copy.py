@@ -142,7 +142,8 @@ def _advice(store: "Store", destination: Path, result: "CopyResult") -> Iterator
         again = commands.hsstore("fsck", destination)
         yield f"shards that were there before were not read again; that is for: {again}"
     if result.damaged:
-        yield f"left out: shards {ranges(result.damaged)}. To complete the copy, one of:"
+        choice = ", one of" if result.same_store else ""
+        yield f"left out: shards {ranges(result.damaged)}. To complete the copy{choice}:"
         source = store.source_words()
         yield f"  {commands.repair(store.root, source=source)}   # then the same copy again"
         if result.same_store:

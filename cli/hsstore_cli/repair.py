@@ -251,8 +251,8 @@ def _cost(step: Step) -> str:
     return "; ".join(parts)
 
 
-SOUND = "nothing is wrong"
-SOUND_THERE = "nothing is wrong with the shards that were asked for; the others were not looked at"
+SOUND = "nothing is wrong at level data"
+SOUND_THERE = f"{SOUND} with the shards that were asked for; the others were not looked at"
 WAIVED = "waived before; nothing else was looked at"
 COSTS = ("tokens", "reads_bytes", "writes_bytes")
 SAME = (

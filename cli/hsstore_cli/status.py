@@ -100,6 +100,9 @@ def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
 
 def coverage_words(covered: "Coverage") -> Iterator[str]:
     """How much was verified when, and what was not."""
+    if not covered.shards:
+        yield "nothing, for nothing is committed"
+        return
     days = covered.within_seconds // 86400
     # Rounded down: 100 % is all of them.
     share = int(covered.share * 1000) / 10

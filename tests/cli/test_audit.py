@@ -78,6 +78,9 @@ def test_false_states_end_with_4_and_the_command(
         f"To mend it: hsstore repair '{root}' --from-report REPORT "
         "--source transformers:PATH --apply"
     )
+    report = root.parent / "a report"
+    assert main(arguments("--audit", "100", "--report", str(report))) == 4
+    assert f"--from-report '{report}' --source" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_time_limit_ends_the_audit_and_its_claims(

@@ -45,6 +45,8 @@ def test_an_empty_store_misses_everything(
     assert found["allocated_bytes"] == 0
     assert found["last_commit"] is None
     assert found["payload_bytes"] == sum(LENGTHS) * 2 * 8 * 2
+    assert main(["status", str(tmp_path / "store")]) == 0
+    assert "verified     nothing, for nothing is committed\n" in capsys.readouterr().out
 
 
 def test_nothing_is_left_where_only_absent_samples_are(
