@@ -91,13 +91,17 @@ def audited(
 
 def audit_lines(counts: AuditCounts) -> list[str]:
     """How an audit came out, and what that says of the other samples, for people."""
+    if not counts.population:
+        return ["no sample was audited"]
     found = f"{counts.exact} exact, {counts.noise} within noise, {counts.wrong} wrong"
     found += f", {counts.failed} that could not be computed" if counts.failed else ""
     found += f", {counts.damaged} damaged" if counts.damaged else ""
     lines = [f"audited {counts.audited} of {counts.population:,} samples: {found}"]
     if counts.audited == counts.population:
         lines.append("that is all of them")
-    elif counts.audited:
+    elif not counts.complete:
+        lines.append(f"not all {counts.drawn:,} that were drawn: it says nothing of the others")
+    else:
         bound = _rounded_up(counts.wrong_share_at_most)
         lines.append(
             f"with {CONFIDENCE * 100:.0f} % confidence, at most {bound} of the samples are wrong; "

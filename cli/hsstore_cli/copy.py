@@ -12,7 +12,7 @@ from hsstore_cli import render
 from hsstore_cli.exit_codes import FAILED, OK, PROBLEMS
 from hsstore_cli.extract import stopping
 from hsstore_cli.findings import finding_lines, ranges
-from hsstore_cli.options import Command, json_option, size_option, store_argument
+from hsstore_cli.options import Command, PathArgument, json_option, size_option, store_argument
 
 if TYPE_CHECKING:
     from hsstore.integrity.copying.result import CopyResult
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     },
 )
 @store_argument
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DEST", type=PathArgument())
 @click.option("--layers", metavar="LIST", help="Only these layers of the store, in this order.")
 @click.option(
     "--samples",
@@ -142,7 +142,8 @@ def _advice(store: "Store", destination: Path, result: "CopyResult") -> Iterator
         again = commands.hsstore("fsck", destination)
         yield f"shards that were there before were not read again; that is for: {again}"
     if result.damaged:
-        yield f"left out: shards {ranges(result.damaged)}. To complete the copy, one of:"
+        choice = ", one of" if result.same_store else ""
+        yield f"left out: shards {ranges(result.damaged)}. To complete the copy{choice}:"
         source = store.source_words()
         yield f"  {commands.repair(store.root, source=source)}   # then the same copy again"
         if result.same_store:

@@ -132,7 +132,11 @@ def _mends(merged: "Merged", written: Path | None) -> str:
     mendable = [f for f in errors if f.repair]
     if not mendable:
         return ""
+    if any(" ".join(commands.REPLICA) in (f.repair or "") for f in mendable):
+        # Before these documents are back, nothing else can be seen.
+        return commands.hsstore("repair", merged.run.root, *commands.REPLICA, "--apply")
     false = any(f.kind.startswith(("content-", "audit-")) for f in mendable)
-    named = ("--from-report", written or "FILE") if false else ()
+    # Without a report a repair looks at all of the store again, which may take nights.
+    named = ("--from-report", written or "FILE") if false or written else ()
     command = commands.hsstore("repair", merged.run.root, *named, *merged.run.source, "--apply")
     return command if written or not false else f"{command} (FILE: by --report FILE)"

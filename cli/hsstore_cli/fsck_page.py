@@ -1,5 +1,6 @@
 """What a check says to people: findings, what was covered and what was not, the next command."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,13 +16,17 @@ BY_REPORT = "--from-report REPORT"
 class Page:
     """Writes findings as they come; what repeats shard by shard is gathered for the end.
 
-    ``source`` is how to type what computes the store's states.
+    ``source`` is how to type what computes the store's states; ``report`` is where the run's report
+    goes, None for nowhere.
     """
 
-    def __init__(self, store: Path, shards: range | None, source: Sequence[str]) -> None:
+    def __init__(
+        self, store: Path, shards: range | None, source: Sequence[str], report: Path | None
+    ) -> None:
         self._store = store
         self._shards = shards
         self._source = " ".join(source)
+        self._report = report
         self._missing: list[int] = []
         self._only_missing = True
         self._commands: set[str] = set()
@@ -45,7 +50,7 @@ class Page:
         if self._commands and self._only_missing:
             render.show(f"To finish it: {self._words('extract')} {self._source}")
         elif self._commands:
-            render.show(f"To mend it: {self._command()}")
+            render.show(f"To mend it: {self._with_report(self._command())}")
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
@@ -56,6 +61,12 @@ class Page:
         report = any(BY_REPORT in line for line in self._commands)
         words = [self._words("repair"), *[BY_REPORT] * report, *[self._source] * source, "--apply"]
         return " ".join(words)
+
+    def _with_report(self, command: str) -> str:
+        """The command with this run's report where one is meant."""
+        if self._report is None:
+            return command
+        return command.replace(BY_REPORT, f"--from-report {shlex.quote(str(self._report))}")
 
     def _words(self, name: str) -> str:
         """A command for the same store and shards."""

@@ -1,5 +1,7 @@
 """The options that commands share, and the kind of command that they all are."""
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,7 +77,39 @@ def size_option(name: str, text: str) -> Callable[[FC], FC]:
     return click.option(name, metavar="SIZE", callback=_size, help=text)
 
 
-store_argument = click.argument("store", type=click.Path(path_type=Path))
+class PathArgument(click.Path):
+    """A path that is typed without an option before it.
+
+    One that begins with a dash is made absolute: as ``./-x`` it is no option, but a Path drops the
+    ``./``, and a command that is printed with it could not be typed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's signature
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
+        """The path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        return Path.cwd() / path if str(path).startswith("-") else path
+
+
+def finite(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    typed: float | None,
+) -> float | None:
+    """The number that was typed; click.BadParameter for nan and inf, which every range takes."""
+    if typed is not None and not math.isfinite(typed):
+        raise click.BadParameter(f"{typed} is no finite number")
+    return typed
+
+
+store_argument = click.argument("store", type=PathArgument())
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else."
@@ -99,6 +133,7 @@ shards_option = click.option(
 max_duration_option = click.option(
     "--max-duration",
     type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
     metavar="SECONDS",
     help="Stop in good order after this time.",
 )

@@ -19,7 +19,7 @@ from hsstore.model.capacity import Workload, plan_capacity
 from hsstore.model.capture import ITEMSIZE, parse_layers
 from hsstore.storage.space import available, reclaimable
 from hsstore_cli import exit_codes
-from hsstore_cli.options import Command, codec_option, json_option
+from hsstore_cli.options import Command, codec_option, finite, json_option
 from hsstore_cli.plan_text import Report, lines
 from hsstore_cli.render import emit_json, progress
 
@@ -87,7 +87,12 @@ def _reserve(typed: str) -> Reserve:
     show_default=True,
     help="To leave over: percent of the peak, or a size like 10GB or 10GiB.",
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Tokens a second.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
+    help="Tokens a second.",
+)
 @click.option("--what-if", is_flag=True, help="Show smaller ways to store the same samples.")
 @json_option
 @click.pass_context

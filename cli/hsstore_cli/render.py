@@ -88,9 +88,9 @@ def short_size(count: float) -> str:
     return f"{count:.0f} B" if count < 1000 else _scaled(round(count), 1000, DECIMAL)  # noqa: PLR2004
 
 
-def _rate(rate: float) -> str:
+def rate(per_second: float) -> str:
     """Three digits, and never an exponent."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004 - three digits
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"  # noqa: PLR2004 - three digits
 
 
 class Looks:
@@ -101,15 +101,15 @@ class Looks:
 
     def text(self, figures: Mapping[str, Any]) -> str:
         """Speed, time left, what is waited for, failures and free space; most wanted first."""
-        rate, left = figures["tokens_per_second"], figures["seconds_left"]
+        speed, left = figures["tokens_per_second"], figures["seconds_left"]
         free = figures["free_bytes"]
         parts = [
-            "speed unknown yet" if rate is None else f"{_rate(rate)} tok/s",
+            "speed unknown yet" if speed is None else f"{rate(speed)} tok/s",
             "unknown time left" if left is None else f"{duration(left)} left",
             figures["waiting"],
             self._shares(figures),
             f"{figures['samples_failed']} failed" if figures["samples_failed"] else None,
-            None if rate is None else f"{short_size(figures['bytes_per_second'])}/s",
+            None if speed is None else f"{short_size(figures['bytes_per_second'])}/s",
             None if free is None else f"{short_size(free)} free",
         ]
         return ", ".join(part for part in parts if part)
@@ -235,12 +235,12 @@ class Lines:
         if self._figures is not None:
             return f"{done}, {self._looks.text(self._figures)}"
         # Of what this run did itself: what was done before says nothing of what is left.
-        rate = (self._done - self._before) / elapsed
-        left = duration((self._total - self._done) / rate) if rate else "unknown time"
+        speed = (self._done - self._before) / elapsed
+        left = duration((self._total - self._done) / speed) if speed else "unknown time"
         if self._unit == "bytes":
             of = f"{short_size(self._done)} of {short_size(self._total)}"
-            return f"{of} ({share:.1%}), {short_size(rate)}/s, {left} left"
-        return f"{done}, {rate:.3g} {self._unit}/s, {left} left"
+            return f"{of} ({share:.1%}), {short_size(speed)}/s, {left} left"
+        return f"{done}, {rate(speed)} {self._unit}/s, {left} left"
 
 
 class Together:

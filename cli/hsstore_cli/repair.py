@@ -123,7 +123,7 @@ def command(
     if waived:
         result = waive(opened, waived, reason or "", apply=applying)
         words = [("--waive", name) for name in waived] + [("--reason", reason or "")]
-        _end(ctx, result, as_json=as_json, again=_command(store, words))
+        _end(ctx, result, as_json=as_json, again=_command(store, words), sound=WAIVED)
     check_range(shards, opened)
     refuse_unfit(options, opened)
     reports = [read_report(path) for path in report_paths]
@@ -142,7 +142,8 @@ def command(
         )
     lacking = opened.source_words() if result.plan.lacks_source else ()
     again = _again(store, options, more, lacking)
-    _end(ctx, result, as_json=as_json, again=again)
+    sound = SOUND if shards is None and not reports else SOUND_THERE
+    _end(ctx, result, as_json=as_json, again=again, sound=sound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +177,14 @@ def _refuse_mixture(
         raise click.UsageError(f"--waive is done alone: leave out {others[0][0]}.")
 
 
-def _end(ctx: click.Context, result: "RepairResult", *, as_json: bool, again: str) -> NoReturn:
-    """Show what was planned or done, and exit with its code."""
+def _end(
+    ctx: click.Context, result: "RepairResult", *, as_json: bool, again: str, sound: str = ""
+) -> NoReturn:
+    """Show what was planned or done, and exit with its code; ``sound``: that nothing had to be."""
     if as_json:
         _emit(result)
     else:
-        _show(result, again)
+        _show(result, again, sound)
     ctx.exit(_code(result))
 
 
@@ -205,13 +208,13 @@ def _emit(result: "RepairResult") -> None:
     render.emit_json(result.to_json())
 
 
-def _show(result: "RepairResult", again: str) -> None:
+def _show(result: "RepairResult", again: str, sound: str) -> None:
     for step in result.plan.steps:
         render.show(*step_lines(step))
     if not result.applied:
         for note in result.notes:
             render.show(note)
-        render.show(*_verdict(result, again))
+        render.show(*_verdict(result, again, sound))
         return
     for finding in result.remaining:
         render.show(*finding_lines(finding))
@@ -220,6 +223,8 @@ def _show(result: "RepairResult", again: str) -> None:
     render.show(_account(result))
     if result.remaining and result.plan.lacks_source:
         render.show(f"With something to compute with: {again}")
+    if any(finding.kind.startswith("tokens-") for finding in result.remaining):
+        render.show(LOST_TWICE)
     if result.done.samples_the_same:
         render.show(SAME)
 
@@ -246,10 +251,17 @@ def _cost(step: Step) -> str:
     return "; ".join(parts)
 
 
+SOUND = "nothing is wrong at level data"
+SOUND_THERE = f"{SOUND} with the shards that were asked for; the others were not looked at"
+WAIVED = "waived before; nothing else was looked at"
 COSTS = ("tokens", "reads_bytes", "writes_bytes")
 SAME = (
     "What was computed again and is the same is what this source says: compare it with another one "
     "(hsstore fsck --audit); a sample that no source can get right is waived once it is absent"
+)
+LOST_TWICE = (
+    "Tokens that neither the store's arrays nor anything given here has: the same command with "
+    "--from REPLICA, or with --dataset D, a dataset that the store was made or extended from"
 )
 PROVIDED = {
     "store": "from the store itself",
@@ -259,11 +271,11 @@ PROVIDED = {
 }
 
 
-def _verdict(result: "RepairResult", again: str) -> list[str]:
+def _verdict(result: "RepairResult", again: str, sound: str) -> list[str]:
     """The lines that end a plan that was only shown."""
     plan: RepairPlan = result.plan
     if not plan.steps:
-        return ["nothing can be done about it" if result.found else "nothing is wrong"]
+        return ["nothing can be done about it" if result.found else sound]
     needed = " once there is something to compute with" if plan.lacks_source else ""
     lines = [_total(plan)] if len(plan.steps) > 1 else []
     return [*lines, f"Nothing was written. To do it{needed}: {again}"]
@@ -291,7 +303,10 @@ def _account(result: "RepairResult") -> str:
     }
     listed = ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
     end = f"problems that remain: {len(result.remaining)}" if result.remaining else "all corrected"
-    return f"problems found: {result.found}; {listed or 'derived files written again'}; {end}"
+    rest = (
+        "derived files written again" if len(result.remaining) < result.found else "nothing mended"
+    )
+    return f"problems found: {result.found}; {listed or rest}; {end}"
 
 
 def _again(

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hsstore.model.source import HiddenStateSource
+from hsstore_cli.options import finite
 
 if TYPE_CHECKING:
     from hsstore.extraction.sglang.source import SGLangSource
@@ -180,16 +180,6 @@ def _typed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _finite(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    typed: float | None,
-) -> float | None:
-    if typed is not None and not math.isfinite(typed):
-        raise click.BadParameter("a number of seconds is needed")
-    return typed
-
-
 OPTIONS = {
     "source": click.option(
         "--source",
@@ -233,7 +223,7 @@ OPTIONS = {
     "max_wait": click.option(
         "--max-wait",
         type=click.FloatRange(min=0, min_open=True),
-        callback=_finite,
+        callback=finite,
         metavar="SECONDS",
         help="How long to wait while nothing can go on: while no server can be reached, say.  "
         "[default: 600]",

@@ -74,7 +74,7 @@ def command(store: Path, state: Path | None, *, as_json: bool) -> None:
     ]
     if found.tokens_per_second is not None and found.seconds_left is not None:
         left = f", {render.duration(found.seconds_left)} left" if found.seconds_left else ""
-        lines.append(("pace", f"{found.tokens_per_second:.3g} tok/s{left}"))
+        lines.append(("pace", f"{render.rate(found.tokens_per_second)} tok/s{left}"))
     if covered is not None:
         lines.append(("verified", "; ".join(coverage_words(covered))))
     if found.shards_unreadable:
@@ -100,6 +100,9 @@ def _coverage(store: "Store", typed: Path | None) -> "Coverage | None":
 
 def coverage_words(covered: "Coverage") -> Iterator[str]:
     """How much was verified when, and what was not."""
+    if not covered.shards:
+        yield "nothing, for nothing is committed"
+        return
     days = covered.within_seconds // 86400
     # Rounded down: 100 % is all of them.
     share = int(covered.share * 1000) / 10

@@ -25,7 +25,7 @@ from hsstore.integrity.scrub.report_file import Transcript
 from hsstore.integrity.scrub.schedule import Scrub, refuse_within
 from hsstore.integrity.scrub.verdicts import FileHint, file_hint
 from hsstore.integrity.subject import ShardCase, Subject
-from hsstore.model import keys
+from hsstore.model import commands, keys
 from hsstore.model.document import timestamp
 from hsstore.model.finding import Finding, Level, Summary, severity_of
 from hsstore.model.progress import Progress, Silent
@@ -62,11 +62,12 @@ def fsck(
     """
     progress, scrub = progress or Silent(), scrub or Scrub()
     root = store.root if isinstance(store, Store) else Path(store)
-    refuse_within(root, scrub)
     try:
         opened = store if isinstance(store, Store) else Store.open(root, to_check=True)
     except (InvalidDocument, OSError) as error:
+        refuse_within(root, scrub)
         return Unopened(root, level, error, scrub, progress)
+    refuse_within(root, scrub)
     return Fsck(Subject(opened, level, threads), shards, progress, stop, scrub=scrub)
 
 
@@ -102,7 +103,8 @@ def _unopened(root: Path, error: InvalidDocument | OSError) -> Finding:
     remedy = "hsstore.json of this very store" if identity else "plan/ of this very store"
     kind = f"{'identity' if identity else 'plan'}-{state}"
     detail = f"{detail}; nothing else can be checked until a copy of {remedy} is put back"
-    return Finding(kind, severity_of(kind), detail, path=path)
+    repair = commands.hsstore("repair", root, *commands.REPLICA, "--apply")
+    return Finding(kind, severity_of(kind), detail, path=path, repair=repair)
 
 
 def _named(root: Path, error: InvalidDocument | OSError) -> str:
@@ -298,13 +300,17 @@ class Fsck:
             self.summary.stopped = "interrupted"
         return self.summary.stopped == "interrupted"
 
-    def _is_late(self, pending: "deque[Future[Examined]]") -> bool:
-        """Whether the time is up; then what is not begun yet is left for another run."""
+    def is_out_of_time(self) -> bool:
+        """Whether the time is up: what is not begun yet is left out then, as the summary says."""
         if self._scrub.clock.elapsed() < self._deadline:
             return False
-        if not (self.summary.shards_checked or pending):
-            return False
         self.summary.stopped = "max-duration"
+        return True
+
+    def _is_late(self, pending: "deque[Future[Examined]]") -> bool:
+        """Whether the time is up, and something was begun; the rest is left for another run."""
+        if not (self.summary.shards_checked or pending) or not self.is_out_of_time():
+            return False
         first = None if self.summary.shards_checked else pending[0]
         begun = [future for future in pending if future is first or not future.cancel()]
         pending.clear()

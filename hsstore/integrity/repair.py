@@ -266,7 +266,8 @@ def _refuse_misplaced_folders(store: Store) -> None:
                 raise StoreError(
                     "something else is in place of this folder",
                     place=str(store.root / folder),
-                    remedy="put the real folder back, then run the same command again",
+                    remedy="put the real folder back or, if there is none any more, move this "
+                    "away; then run the same command again",
                 )
 
 

@@ -47,13 +47,16 @@ class AuditCounts:
 
     @property
     def wrong_share_at_most(self) -> float:
-        """The share of wrong samples in the population that CONFIDENCE keeps below; 1 for none.
+        """The share of wrong samples in the population that CONFIDENCE keeps below.
 
         The upper bound of Clopper and Pearson. The samples are drawn one from each of as many equal
-        parts of the population, and with the same chance each, which can only make it safer.
+        parts of the population, and with the same chance each, which can only make it safer. It is
+        1 for an audit that is not complete: what was compared until then is no draw from all.
         """
+        if not (self.complete and self.audited):
+            return 1.0
         if self.audited == self.population:
-            return self.wrong / self.population if self.population else 1.0
+            return self.wrong / self.population
         return upper_bound(self.wrong, self.audited)
 
     def to_json(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 TRANSFORMERS = ("--source", "transformers:PATH")
 SERVER = ("--server", "URL")
 SPOOL = ("--spool", "DIR")
-"""How a source is typed; PATH, URL and DIR stand for what a store does not know."""
+REPLICA = ("--from", "REPLICA")
+"""How a source is typed; PATH, URL, DIR and REPLICA stand for what a store does not know."""
 
 
 def hsstore(command: str, *arguments: object) -> str:

@@ -17,6 +17,7 @@ from hsstore.errors import MalformedInput
 from hsstore.model.capture import ITEMSIZE, ModelIdentity
 from hsstore.storage.gguf_header import read_header
 
+MODELS = "model folder, its config.json or a GGUF file"
 CONFIG = "config.json"
 CONFIG_BYTES = 64 << 20
 DIMENSION_LIMIT = 2**31
@@ -99,7 +100,7 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     if place.is_file():
         return place
     if not place.is_dir():
-        raise MalformedInput("no such model", place=str(path), remedy="--model takes a local path")
+        raise MalformedInput("no such model", place=str(path), remedy=f"name a {MODELS}")
     if (place / CONFIG).is_file():
         return place / CONFIG
     found = sorted(place.glob("*.gguf"))
@@ -108,7 +109,7 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     raise MalformedInput(
         f"the folder holds no {CONFIG} and {len(found) or 'no'} GGUF files",
         place=str(path),
-        remedy="name the file" if found else "--model takes a config.json, its folder or a GGUF",
+        remedy="name the file" if found else f"name a {MODELS}",
     )
 
 

@@ -57,7 +57,9 @@ class StoreStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time that the missing tokens take at the recent pace, None where that is unknown."""
+        """Time that what is missing takes at the recent pace, None where that is unknown."""
+        if not (self.samples_missing or self.samples_staged):
+            return 0.0
         if not self.tokens_per_second:
             return None
         return (self.tokens - self.tokens_committed) / self.tokens_per_second

@@ -78,6 +78,20 @@ def test_false_states_end_with_4_and_the_command(
         f"To mend it: hsstore repair '{root}' --from-report REPORT "
         "--source transformers:PATH --apply"
     )
+    report = root.parent / "a report"
+    assert main(arguments("--audit", "100", "--report", str(report))) == 4
+    assert f"--from-report '{report}' --source" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_time_limit_ends_the_audit_and_its_claims(
+    arguments: Args, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments("--audit", "3", "--max-duration", "1e-9")) == 32
+    *_, counts, claim = capsys.readouterr().out.splitlines()
+    assert counts.startswith("audited 0 of 8 samples: ")
+    assert claim == "not all 3 that were drawn: it says nothing of the others"
+    assert main(arguments("--audit", "3", "--max-duration", "1e-9", "--level", "data")) == 32
+    assert capsys.readouterr().out.splitlines()[-1] == "no sample was audited"
 
 
 def test_json_has_the_counts_and_a_seed_draws_the_same_again(
@@ -132,9 +146,10 @@ def test_a_sample_that_cannot_be_computed_ends_with_32(
     assert main(arguments("--audit", "2")) == 32
     lines = capsys.readouterr().out.splitlines()
     assert "warning audit-failed: too-long: the model takes 3 tokens" in lines
-    assert lines[-1] == (
-        "audited 0 of 8 samples: 0 exact, 0 within noise, 0 wrong, 2 that could not be computed"
-    )
+    assert lines[-2:] == [
+        "audited 0 of 8 samples: 0 exact, 0 within noise, 0 wrong, 2 that could not be computed",
+        "not all 2 that were drawn: it says nothing of the others",
+    ]
 
 
 def test_a_server_is_asked_one_by_one_and_its_calibration_is_not_recorded(

@@ -11,7 +11,7 @@ from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing import damage
 from hsstore.testing.litter import hold
-from hsstore.testing.stores import filled_store
+from hsstore.testing.stores import fill, filled_store
 from hsstore_cli import exit_codes
 from hsstore_cli.main import main
 
@@ -83,6 +83,20 @@ def test_a_part_is_a_new_store(
     assert code == exit_codes.OK
     assert re.search(r"part: a new store, [0-9a-f]{32}; of 1 shards 1 copied; 7.17 kB", out)
     assert Store.open(tmp_path / "part").plan.samples == 4
+
+
+def test_a_part_that_was_completed_elsewhere_is_no_other_store(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage.flip_bit(store.root / keys.shard_file(1), 100)
+    part, words = tmp_path / "part", ("--codec", "blosc-zstd")
+    code, out, _ = run(capsys, store.root, part, *words)
+    assert code == exit_codes.PROBLEMS
+    assert out.splitlines()[-2].endswith(". To complete the copy:")
+    fill(Store.open(part))
+    code, _, err = run(capsys, store.root, part, *words)
+    assert code == exit_codes.FAILED
+    assert "not all of its states were copied from here" in err
 
 
 def test_what_another_writer_holds_ends_with_8(

@@ -1,6 +1,8 @@
 """The command fsck: what it prints and how it ends."""
 
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,7 @@ def test_a_damaged_identity_or_plan_is_a_finding_with_a_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     root = filled_store(tmp_path / "store").root
+    replica = shutil.copytree(root, tmp_path / "replica")
     damage.flip_bit(root / name)
     assert main(["fsck", str(root), "--json"]) == 4
     run, finding, summary = map(json.loads, capsys.readouterr().out.splitlines())
@@ -118,6 +121,30 @@ def test_a_damaged_identity_or_plan_is_a_finding_with_a_summary(
     assert (finding["path"], finding["severity"]) == (name, "error")
     assert (summary["complete"], summary["findings"]["error"]) == (False, 1)
     assert main(["fsck", str(root)]) == 4
+    (remedy,) = [line for line in capsys.readouterr().out.splitlines() if "To mend it: " in line]
+    typed = shlex.split(
+        remedy.removeprefix("To mend it: hsstore ").replace("REPLICA", str(replica))
+    )
+    assert main(typed) == 1
+    assert main(["fsck", str(root)]) == 0
+
+
+def test_a_store_whose_name_begins_with_a_dash_is_mended_by_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled_store(tmp_path / "-store")
+    (store.root / keys.marker(store.committed()[0][0], absent=False)).unlink()
+    monkeypatch.chdir(tmp_path)
+    assert main(["fsck", "./-store"]) == 4
+    remedy = capsys.readouterr().out.splitlines()[-1].removeprefix("To mend it: hsstore ")
+    assert main(shlex.split(remedy)) == 1
+
+
+def test_that_there_is_no_store_is_said_before_where_a_state_would_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fsck", str(tmp_path), "--state", str(tmp_path / "state")]) == 8
+    assert "no hsstore store here" in capsys.readouterr().err
 
 
 def test_shards_out_of_the_store_are_refused(tmp_path: Path) -> None:

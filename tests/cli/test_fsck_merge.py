@@ -68,7 +68,7 @@ def test_a_missing_subset_is_named_and_the_verdict_not_0(reports: list[Path], ty
 
 
 def test_damage_in_any_subset_is_a_problem_with_the_command(
-    store: Store, reports: list[Path], typed: Typed
+    store: Store, reports: list[Path], tmp_path: Path, typed: Typed
 ) -> None:
     damage.flip_bit(store.root / keys.shard_file(1), 100)
     assert typed("fsck", store.root, "--subset", "2/2", "--report", reports[1])[0] == 4
@@ -78,6 +78,9 @@ def test_damage_in_any_subset_is_a_problem_with_the_command(
     assert out.splitlines()[-1] == (
         f"To mend it: hsstore repair '{store.root}' --source transformers:PATH --apply"
     )
+    written = tmp_path / "all.jsonl"
+    _, out, _ = typed("fsck-merge", *reports, "--report", written)
+    assert f" --from-report {written} --source " in out.splitlines()[-1]
 
 
 def test_of_a_shard_the_newest_check_counts(store: Store, tmp_path: Path, typed: Typed) -> None:
@@ -151,6 +154,8 @@ def test_a_store_that_could_not_be_opened_is_a_problem(
     assert typed("fsck", store.root, "--subset", "2/2", "--report", reports[1])[0] == 4
     code, out, _ = typed("fsck-merge", *reports)
     assert (code, "error identity-invalid" in out) == (4, True)
+    mends = f"To mend it: hsstore repair '{store.root}' --from REPLICA --apply"
+    assert out.splitlines()[-1] == mends
 
 
 @pytest.mark.parametrize("text", ["", "no report\n", '{"type": "run"}\n'])

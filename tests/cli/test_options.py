@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from hsstore_cli.options import Command, shards_option
+from hsstore_cli.options import Command, max_duration_option, shards_option
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,13 @@ def test_no_shards(typed: str) -> None:
     command = click.command(shards_option(lambda shards: shards))
     with pytest.raises(click.BadParameter, match=r"no shard number|empty range"):
         command.main(["--shards", typed], standalone_mode=False)
+
+
+@pytest.mark.parametrize("typed", ["nan", "inf"])
+def test_no_duration(typed: str) -> None:
+    command = click.command(max_duration_option(lambda max_duration: max_duration))
+    with pytest.raises(click.BadParameter, match="is no finite number"):
+        command.main(["--max-duration", typed], standalone_mode=False)
 
 
 def test_help_ends_with_examples_and_exit_codes() -> None:

@@ -142,6 +142,36 @@ def test_a_waiver_needs_a_reason_and_nothing_else(damaged: Store, words: list[st
     assert main(["repair", str(damaged.root), *words]) == 2
 
 
+def test_nothing_is_said_of_what_was_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = filled_store(tmp_path / "store", failing={"sample-3": "no", "sample-11": "no"})
+    whole = next(k for k in store.committed() if k not in shards_of(store, 3, 11))
+    assert main(["repair", str(store.root), "--shards", str(whole)]) == 0
+    assert "the others were not looked at" in capsys.readouterr().out
+    words = ["repair", str(store.root), "--waive", "sample-3", "--reason", "no", "--apply"]
+    assert (main(words), main(words)) == (1, 0)
+    assert capsys.readouterr().out.splitlines()[-1] == "waived before; nothing else was looked at"
+
+
+def shards_of(store: Store, *samples: int) -> set[int]:
+    """The shards of these samples."""
+    return {store.samples.extent(sample).shard for sample in samples}
+
+
+def test_tokens_that_are_lost_twice_name_what_gives_them_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = filled_store(tmp_path / "store")
+    (store.root / keys.tokens(0, 0)).unlink()
+    (store.root / keys.array_chunk(keys.INPUT_IDS, 0)).unlink()
+    assert main(["repair", str(store.root), "--shards", "0", "--apply"]) == 4
+    *_, account, help_ = capsys.readouterr().out.splitlines()
+    assert account == "problems found: 1; nothing mended; problems that remain: 1"
+    assert "--from REPLICA" in help_
+    assert "--dataset" in help_
+
+
 def test_a_report_limits_the_repair(
     damaged: Store, tmp_path: Path, opened: list[SeededSource], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,18 @@ def test_an_empty_store_misses_everything(
     assert found["allocated_bytes"] == 0
     assert found["last_commit"] is None
     assert found["payload_bytes"] == sum(LENGTHS) * 2 * 8 * 2
+    assert main(["status", str(tmp_path / "store")]) == 0
+    assert "verified     nothing, for nothing is committed\n" in capsys.readouterr().out
+
+
+def test_nothing_is_left_where_only_absent_samples_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hsstore.storage.status._pace", lambda _: (None, 12345.6))
+    store = fill(empty_store(tmp_path / "store", LENGTHS), failing={key_of(1): "too long"})
+    assert status(store, capsys)["seconds_left"] == 0
+    assert main(["status", str(store.root)]) == 0
+    assert "pace         12,346 tok/s\n" in capsys.readouterr().out
 
 
 def test_every_sample_is_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

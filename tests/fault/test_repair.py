@@ -282,7 +282,8 @@ def test_a_full_disk_is_refused_before_writing(
 def test_a_folder_behind_a_link_is_left_to_a_person(store: Store, tmp_path: Path) -> None:
     (store.root / keys.MANIFEST).rename(tmp_path / "elsewhere")
     (store.root / keys.MANIFEST).symlink_to(tmp_path / "elsewhere")
-    assert "folder-missing" in kinds(store.root)
+    (found,) = [finding for finding in fsck(store.root) if finding.kind == "folder-missing"]
+    assert "before a repair, put the real folder back" in found.detail
     with pytest.raises(StoreError, match="put the real folder back"):
         mend(store, SeededSource(store.identity))
 

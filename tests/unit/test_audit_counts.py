@@ -38,6 +38,11 @@ def test_damaged_samples_do_not_leave_an_audit_incomplete_and_failed_ones_do() -
     assert not AuditCounts(asked=3, population=9, seed=0, exact=2, failed=1).complete
 
 
+def test_a_part_of_a_draw_bounds_nothing() -> None:
+    stopped = AuditCounts(asked=60, population=64, seed=0, exact=20)
+    assert (stopped.wrong_share_at_most, stopped.complete) == (1.0, False)
+
+
 def test_counts_are_read_back() -> None:
     counts = AuditCounts(asked=3, population=9, seed=4, exact=2, noise=1)
     assert audit_member(counts.to_json(), "audit") == []

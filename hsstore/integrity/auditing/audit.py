@@ -31,7 +31,8 @@ class Audit:
     ``samples`` committed samples of the run's shards, drawn by ``seed``, are asked of ``source``,
     which has to compute each by itself. What the store holds of them is verified, compared bit by
     bit, then value by value. The run's ``summary`` counts along in ``audit``, and is complete only
-    if each was compared, or found damaged. Nothing is written; ``source`` stays open.
+    if each was compared, or found damaged. The run's time limit holds for both. Nothing is written;
+    ``source`` stays open.
 
     Raises IdentityMismatch when it is made, if the source is not the store's.
     """
@@ -82,7 +83,7 @@ class Audit:
                 yield from _taken(aside)
                 if isinstance(event, Waiting):
                     waits.waiting(event)
-                    if event.outage and self._stop():
+                    if event.outage and self._is_over():
                         return
                     continue
                 waits.over()
@@ -103,6 +104,10 @@ class Audit:
         return self._verified.subject.finding(
             "audit-failed", f"{left} samples could not be computed again: {error}", mendable=False
         )
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be asked for."""
+        return self._stop() or self._run.is_out_of_time()
 
     # -- choosing ------------------------------------------------------------------------------
 
@@ -131,7 +136,7 @@ class Audit:
     ) -> Iterator[Request]:
         """What to ask the source; findings about samples that are damaged are put aside."""
         for shard, sample in chosen:
-            if self._stop():
+            if self._is_over():
                 return
             aside += self._untold(self._verified.examine(shard, sample))
             self.summary.bytes_checked += self._verified.case(sample).bytes_checked

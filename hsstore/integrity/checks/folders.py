@@ -12,6 +12,11 @@ from hsstore.model.plan import Plan
 from hsstore.storage.staged_files import strange
 from hsstore.storage.zarr_arrays import TABLE_CHUNK, metadata_documents
 
+MISPLACED = (
+    "something else is in place of the folder; before a repair, put the real folder back or, "
+    "if there is none any more, move this away"
+)
+
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Check the folders and what is listed in them; the quick part."""
@@ -20,7 +25,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             there = subject.filesystem.exists(subject.root / folder)
             if not there and folder in keys.LATER_FOLDERS:
                 continue
-            detail = "something else is in place of the folder" if there else "the folder is gone"
+            detail = MISPLACED if there else "the folder is gone"
             yield subject.finding("folder-missing", detail, path=folder, mendable=not there)
         elif (trouble := _unlisted(subject, folder)) is not None:
             yield subject.finding("folder-unreadable", trouble, path=folder, mendable=False)

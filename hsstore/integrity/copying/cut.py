@@ -149,12 +149,16 @@ def refuse_another(cut: Cut, made: Store) -> None:
         cut.identity(), uuid=made.identity.uuid, created=made.identity.created
     )
     same = wanted == made.identity and made.plan.dataset == _dataset(cut, made.identity.geometry)
-    if not same or not all(_is_of_parent(cut.parent, origin) for origin in _origins(made)):
-        raise StoreExists(
-            "another store is there already",
-            place=str(made.root),
-            remedy="choose another path; nothing was written",
-        )
+    copied = [_is_of_parent(cut.parent, origin) for origin in _origins(made)] if same else []
+    if same and all(copied):
+        return
+    raise StoreExists(
+        "such a copy is there, but not all of its states were copied from here"
+        if any(copied)
+        else "another store is there already",
+        place=str(made.root),
+        remedy="choose another path; nothing was written",
+    )
 
 
 def _dataset(cut: Cut, geometry: Geometry) -> str:
