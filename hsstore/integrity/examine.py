@@ -1,5 +1,7 @@
 """Everything that is to be known of one shard, check by check."""
 
+from collections.abc import Set as AbstractSet
+
 from hsstore.integrity.checks import (
     arrays,
     chunks,
@@ -62,6 +64,16 @@ class Listing:
             intent = keys.read_intent(name)
             if intent and keys.intent(intent).endswith(f"/{name}"):
                 self._intents.setdefault(intent.shard, []).append(intent)
+
+    @property
+    def marked(self) -> AbstractSet[int]:
+        """The shards that have a marker."""
+        return self._markers.keys()
+
+    def generation(self, shard: int) -> int:
+        """The newest generation that a marker of a shard names; 0 where there is none."""
+        versions = (version for version, _ in self._markers.get(shard, ()))
+        return max((version.generation for version in versions), default=0)
 
     def of(
         self, shard: int

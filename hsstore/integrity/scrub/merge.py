@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hsstore.errors import MalformedInput
 from hsstore.integrity.scrub.verdicts import is_as_deep
-from hsstore.model.finding import Finding, Level, Summary
+from hsstore.model.finding import COMPARED, Finding, Level, Summary
 from hsstore.model.report import Checked, Report, ReportLines, Run
 
 
@@ -154,13 +154,16 @@ def _findings(
 def _is_unseen(finding: Finding, report: Report, owner: Report) -> bool:
     """Whether ``owner``, which checked the shard later, could not see this, and it is there still.
 
-    What only deeper checks see stays while the shard has the generation that they looked at. An
-    audit draws its samples, so no other run takes back what one has found.
+    What only deeper checks see, or only those that compare it with other shards, stays while the
+    shard has the generation that they looked at. An audit draws its samples, so no other run takes
+    back what one has found.
     """
     if finding.shard is None or finding.generation is None:
         return False
     _, row = owner.checked[finding.shard]
     seen = finding.kind != "audit-wrong" and is_as_deep(owner.run.level, report.run.level)
+    if finding.kind in COMPARED:
+        seen &= owner.checked.keys() >= report.checked.keys()
     return not seen and row.generation == finding.generation
 
 
