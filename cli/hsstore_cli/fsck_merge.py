@@ -116,7 +116,10 @@ def _gaps(merged: "Merged", reports: list["Report"]) -> Iterator[str]:
         more = f" and {len(missing) - SHOWN_RANGES} more" if len(missing) > SHOWN_RANGES else ""
         yield f"not checked: {len(missing)} shards: {listed}{more}"
     if len(reports) > 1 and merged.summary.level != "quick":
-        yield "not compared: the origins of shards that different runs checked; one over all does"
+        yield (
+            "not compared: origins, norms and rows of shards that different runs checked; one over "
+            "all does"
+        )
     for report in merged.unfinished:
         yield f"{report.place}: its run did not come to its end; run it again"
     for report in reports:

@@ -101,6 +101,8 @@ def _left_out(summary: Summary) -> Iterator[str]:
         whole = summary.complete and summary.sound and not summary.unverified
         so = "; with them, all that was asked for is verified" if whole else ""
         yield f"left out, verified within --max-age: {summary.shards_recent} shards{so}"
+        if summary.level != "quick":
+            yield "not compared with those: origins, norms and rows; a run over all shards does"
     left = summary.shards_asked - summary.shards_checked - summary.shards_recent
     if left > 0:
         yield f"not reached: {left} shards; the same command goes on with them"

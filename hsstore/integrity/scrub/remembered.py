@@ -73,7 +73,10 @@ class Memory:
             told = _about(finding) in self._accused
             if told or finding.shard not in shards or not is_as_deep(level, found_at):
                 continue
-            if finding.shard is not None and listing.generation(finding.shard) == finding.generation:
+            if (
+                finding.shard is not None
+                and listing.generation(finding.shard) == finding.generation
+            ):
                 self._note(f"shard {finding.shard}: {finding.kind}: {EARLIER}")
                 yield replace(finding, repair=self._subject.report_command())
 
@@ -99,10 +102,18 @@ class Memory:
         self._add(Verdict(case.shard, generation, level, now, sound, file))
 
     def condemn(self, finding: Finding) -> None:
-        """Take back that a shard is sound: something was found that concerns it."""
-        made = None if finding.shard is None else self._made.get(finding.shard)
-        if made is None or finding.severity == "note":
+        """Take back that a shard is sound: something was found that concerns it.
+
+        What was found of no one shard once they were looked at concerns them all: a run that left
+        some out would not see it.
+        """
+        if finding.severity == "note" or (finding.shard is None and finding.kind == "audit-failed"):
             return
+        for shard in [*self._made] if finding.shard is None else [finding.shard]:
+            if shard in self._made:
+                self._condemn(self._made[shard], finding)
+
+    def _condemn(self, made: Verdict, finding: Finding) -> None:
         # No level sees what an audit sees: none but the deepest may take that back.
         level = "thorough" if finding.kind == "audit-wrong" else made.level
         if made.sound or level != made.level:
