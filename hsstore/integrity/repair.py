@@ -3,13 +3,13 @@
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
-from hsstore.integrity.examine import examine
+from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.fsck import Fsck
 from hsstore.integrity.mending.head_documents import give_back_documents
 from hsstore.integrity.mending.mend import Mended, Mender, OpenSource, is_unreadable, wanted
@@ -175,8 +175,8 @@ def _looked_at(
     if not reports:
         return shards, {}
     named, suspects = by_shard(store, reports)
-    chosen = sorted(named if shards is None else named.intersection(shards))
-    return chosen, {shard: suspects[shard] for shard in suspects if shard in chosen}
+    chosen = named if shards is None else named.intersection(shards)
+    return sorted(chosen), {shard: suspects[shard] for shard in suspects if shard in chosen}
 
 
 @dataclass(slots=True)
@@ -192,8 +192,9 @@ class _Accused:
         """Hold what reports say against the shards as they are now."""
         cases = {case.shard: case for case in run.cases}
         found = cls([])
+        sound = dict(_glanced_at(run, suspects.keys() - cases.keys()))
         for shard, said in suspects.items():
-            case = cases.get(shard) or _glanced_at(run, shard)
+            case = cases.get(shard) or sound[shard]
             cases[shard] = case
             held, replaced = said.accuse(case)
             found.held += held
@@ -202,11 +203,13 @@ class _Accused:
         return found
 
 
-def _glanced_at(run: Fsck, shard: int) -> ShardCase:
-    """A shard that was found sound: its chunks were read, so its documents are enough."""
+def _glanced_at(run: Fsck, shards: Iterable[int]) -> Iterator[tuple[int, ShardCase]]:
+    """Shards that were found sound: their chunks were read, so their documents are enough."""
     subject = Subject(run.subject.store, "manifest", 1)
+    listing = Listing(subject)
     try:
-        return examine(subject, shard)
+        for shard in shards:
+            yield shard, examine(subject, shard, listing)
     finally:
         subject.chunks.close()
 
@@ -223,7 +226,7 @@ def _check_again(
     job: _Job, problems: Container["_What"], threads: int | None
 ) -> tuple[Finding, ...]:
     """What is left of it, by another look at all that was unsound."""
-    touched = [case.shard for case in job.cases]
+    touched = dict.fromkeys(case.shard for case in job.cases)
     first = job.run.subject
     subject = Subject(first.store, "data", threads)
     # Those of the other shards are as they were; only together can they contradict each other.
@@ -251,8 +254,8 @@ def _what(finding: Finding) -> _What:
 
 
 def _still_accused(job: _Job) -> Iterator[Finding]:
-    for shard, suspects in job.suspects.items():
-        yield from suspects.left(_glanced_at(job.run, shard))
+    for shard, case in _glanced_at(job.run, job.suspects):
+        yield from job.suspects[shard].left(case)
 
 
 def _refuse_misplaced_folders(store: Store) -> None:
