@@ -137,5 +137,5 @@ def _mends(merged: "Merged", written: Path | None) -> str:
         return ""
     false = any(f.kind.startswith(("content-", "audit-")) for f in mendable)
     named = ("--from-report", written or "FILE") if false else ()
-    command = commands.hsstore("repair", merged.run.root, *named, *merged.run.source, "--apply")
+    command = commands.repair(merged.run.root, *named, source=merged.run.source)
     return command if written or not false else f"{command} (FILE: by --report FILE)"

@@ -20,8 +20,8 @@ class Page:
 
     def __init__(self, store: Path, shards: range | None, source: Sequence[str]) -> None:
         self._store = store
-        self._shards = shards
-        self._source = " ".join(source)
+        self._only = () if shards is None else ("--shards", f"{shards.start}-{shards.stop - 1}")
+        self._source = source
         self._missing: list[int] = []
         self._only_missing = True
         self._commands: set[str] = set()
@@ -43,7 +43,8 @@ class Page:
             render.show(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
         render.show(*summary_lines(summary))
         if self._commands and self._only_missing:
-            render.show(f"To finish it: {self._words('extract')} {self._source}")
+            again = commands.hsstore("extract", self._store, *self._only, *self._source)
+            render.show(f"To finish it: {again}")
         elif self._commands:
             render.show(f"To mend it: {self._command()}")
 
@@ -51,18 +52,13 @@ class Page:
         """The one command that mends everything that was found."""
         if len(self._commands) == 1:
             return next(iter(self._commands))
-        source = any(self._source in line for line in self._commands)
+        source = any(" ".join(self._source) in line for line in self._commands)
         # What only a report can name is mended with it, and so is the rest of what it names.
         report = any(BY_REPORT in line for line in self._commands)
-        words = [self._words("repair"), *[BY_REPORT] * report, *[self._source] * source, "--apply"]
-        return " ".join(words)
-
-    def _words(self, name: str) -> str:
-        """A command for the same store and shards."""
-        words = [commands.hsstore(name, self._store)]
-        if self._shards is not None:
-            words.append(f"--shards {self._shards.start}-{self._shards.stop - 1}")
-        return " ".join(words)
+        named = BY_REPORT.split() if report else ()
+        return commands.repair(
+            self._store, *self._only, *named, source=self._source if source else ()
+        )
 
 
 STOPPED = {"interrupted": "Interrupted: ", "max-duration": "Stopped by --max-duration: "}

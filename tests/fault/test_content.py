@@ -229,8 +229,8 @@ def test_what_shows_beside_other_shards_only_is_not_taken_back_by_a_look_at_fewe
     alone = list(fsck(plain, "data", shards=range(shard, shard + 1),
                       scrub=Scrub(report=reports[2])))  # fmt: skip
     assert alone == [], "nobody remembered it"
-    for given in (reports[::2], reports[2::-2]):
-        assert merge([*map(read_report, given)]).findings == (outlier,)
+    for paths in (reports[::2], reports[2::-2]):
+        assert merge([*map(read_report, paths)]).findings == (outlier,)
     repair(plain, source=lambda: CausalSource(plain.identity), apply=True,
            reports=[read_report(reports[0])])  # fmt: skip
     assert found(3) == []

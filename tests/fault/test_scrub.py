@@ -16,9 +16,9 @@ import pytest
 from hsstore.integrity import examine
 from hsstore.integrity import fsck as fsck_module
 from hsstore.integrity.fsck import Fsck, Unopened, fsck
+from hsstore.integrity.repair import repair
 from hsstore.integrity.scrub.coverage import coverage
 from hsstore.integrity.scrub.merge import merge
-from hsstore.integrity.repair import repair
 from hsstore.integrity.scrub.report_file import read_report
 from hsstore.integrity.scrub.schedule import Clock, Scrub
 from hsstore.integrity.scrub.state import State

@@ -44,8 +44,8 @@ def merge(reports: Sequence[Report], level: Level | None = None) -> Merged:
 
     States that a deeper check or an audit called false stay false while they are in the store.
     Shards that different runs checked are not compared with each other: reports do not hold their
-    origins, norms and rows. Reports of several levels need a ``level`` for all of them, which none may fall
-    short of. Raises MalformedInput where they do not belong together.
+    origins, norms and rows. Reports of several levels need a ``level`` for all of them, which none
+    may fall short of. Raises MalformedInput where they do not belong together.
     """
     _refuse_other_stores(reports)
     by_time = sorted(reports, key=lambda report: report.run.started)
