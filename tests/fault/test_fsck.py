@@ -194,6 +194,36 @@ def test_unreadable_is_not_called_damaged(
     assert {f.kind for f in findings if f.path == path} == {kind}
 
 
+class Lost(Filesystem):
+    """EIO wherever anything is asked of one name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def status(self, path: Path) -> os.stat_result:
+        if path == self.path:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return super().status(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [(keys.shard_file(1), "data-unreadable"), (keys.QUARANTINE, "folder-unreadable")],
+)
+def test_a_name_that_the_disk_does_not_answer_for_is_no_reason_to_end(
+    tmp_path: Path, path: str, kind: str, level: Level
+) -> None:
+    store = filled_store(tmp_path / "store")
+    (store.root / keys.marker(ShardVersion(1, 1), absent=False)).unlink()
+    (store.root / keys.shard_file(2)).unlink()
+    lost = Lost(store.root / path)
+    findings, run = check(Store.open(store.root, to_check=True, filesystem=lost), level)
+    assert {f.kind for f in findings if f.path == path} == {kind}
+    assert "data-missing" in {f.kind for f in findings if f.shard == 2}
+    assert run.summary.complete
+
+
 class LyingOnce(Filesystem):
     """Flips one bit of the first read of a shard file, as bad memory would."""
 

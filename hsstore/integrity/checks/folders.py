@@ -16,8 +16,13 @@ from hsstore.storage.zarr_arrays import TABLE_CHUNK, metadata_documents
 def check(subject: Subject) -> Iterator[Finding]:
     """Check the folders and what is listed in them; the quick part."""
     for folder in keys.FOLDERS:
-        if not _is_folder(subject, folder):
+        try:
             there = subject.filesystem.exists(subject.root / folder)
+        except OSError as error:
+            detail = error.strerror or str(error)
+            yield subject.finding("folder-unreadable", detail, path=folder, mendable=False)
+            continue
+        if not _is_folder(subject, folder):
             if not there and folder in keys.LATER_FOLDERS:
                 continue
             detail = "something else is in place of the folder" if there else "the folder is gone"
