@@ -80,7 +80,7 @@ def command(
         run = fsck(store, level, shards=shards, scrub=asked, threads=threads, progress=progress)
         if run.store is not None:
             check_range(shards, run.store)
-        page = Page(store, shards, run.transcript.run.source)
+        page = Page(store, shards, run.transcript.run.source, scrub.report)
         if as_json:
             run.transcript.tell(lambda line: click.echo(line, nl=False))
         with audited(run, audit, progress) as checking:

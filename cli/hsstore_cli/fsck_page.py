@@ -15,13 +15,20 @@ BY_REPORT = "--from-report REPORT"
 class Page:
     """Writes findings as they come; what repeats shard by shard is gathered for the end.
 
-    ``source`` is how to type what computes the store's states.
+    ``source`` is how to type what computes the store's states, ``report`` where the report goes.
     """
 
-    def __init__(self, store: Path, shards: range | None, source: Sequence[str]) -> None:
+    def __init__(
+        self,
+        store: Path,
+        shards: range | None,
+        source: Sequence[str],
+        report: Path | None = None,
+    ) -> None:
         self._store = store
         self._only = () if shards is None else ("--shards", f"{shards.start}-{shards.stop - 1}")
         self._source = source
+        self._report = report
         self._missing: list[int] = []
         self._only_missing = True
         self._commands: set[str] = set()
@@ -50,12 +57,12 @@ class Page:
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
-        if len(self._commands) == 1:
-            return next(iter(self._commands))
-        source = any(" ".join(self._source) in line for line in self._commands)
         # What only a report can name is mended with it, and so is the rest of what it names.
         report = any(BY_REPORT in line for line in self._commands)
-        named = BY_REPORT.split() if report else ()
+        if len(self._commands) == 1 and not (report and self._report):
+            return next(iter(self._commands))
+        source = any(" ".join(self._source) in line for line in self._commands)
+        named = ("--from-report", self._report or "REPORT") if report else ()
         return commands.repair(
             self._store, *self._only, *named, source=self._source if source else ()
         )
