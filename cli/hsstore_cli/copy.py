@@ -147,8 +147,7 @@ def _advice(store: "Store", destination: Path, result: "CopyResult") -> Iterator
         source = store.source_words()
         yield f"  {commands.repair(store.root, source=source)}   # then the same copy again"
         if result.same_store:
-            replica = ("--from", str(store.root), *source)
-            yield f"  {commands.repair(destination, source=replica)}"
+            yield f"  {commands.repair(destination, '--from', store.root, source=source)}"
     elif result.same_store and result.left_out:
         again = commands.repair(destination, source=())
         yield f"what follows from the rest is written again by: {again}"

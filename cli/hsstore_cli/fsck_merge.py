@@ -116,7 +116,10 @@ def _gaps(merged: "Merged", reports: list["Report"]) -> Iterator[str]:
         more = f" and {len(missing) - SHOWN_RANGES} more" if len(missing) > SHOWN_RANGES else ""
         yield f"not checked: {len(missing)} shards: {listed}{more}"
     if len(reports) > 1 and merged.summary.level != "quick":
-        yield "not compared: the origins of shards that different runs checked; one over all does"
+        yield (
+            "not compared: origins, norms and rows of shards that different runs checked; one over "
+            "all does"
+        )
     for report in merged.unfinished:
         yield f"{report.place}: its run did not come to its end; run it again"
     for report in reports:
@@ -138,5 +141,5 @@ def _mends(merged: "Merged", written: Path | None) -> str:
     false = any(f.kind.startswith(("content-", "audit-")) for f in mendable)
     # Without a report a repair looks at all of the store again, which may take nights.
     named = ("--from-report", written or "FILE") if false or written else ()
-    command = commands.hsstore("repair", merged.run.root, *named, *merged.run.source, "--apply")
+    command = commands.repair(merged.run.root, *named, source=merged.run.source)
     return command if written or not false else f"{command} (FILE: by --report FILE)"

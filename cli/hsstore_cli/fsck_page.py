@@ -1,6 +1,5 @@
 """What a check says to people: findings, what was covered and what was not, the next command."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,16 +15,19 @@ BY_REPORT = "--from-report REPORT"
 class Page:
     """Writes findings as they come; what repeats shard by shard is gathered for the end.
 
-    ``source`` is how to type what computes the store's states; ``report`` is where the run's report
-    goes, None for nowhere.
+    ``source`` is how to type what computes the store's states, ``report`` where the report goes.
     """
 
     def __init__(
-        self, store: Path, shards: range | None, source: Sequence[str], report: Path | None
+        self,
+        store: Path,
+        shards: range | None,
+        source: Sequence[str],
+        report: Path | None = None,
     ) -> None:
         self._store = store
-        self._shards = shards
-        self._source = " ".join(source)
+        self._only = () if shards is None else ("--shards", f"{shards.start}-{shards.stop - 1}")
+        self._source = source
         self._report = report
         self._missing: list[int] = []
         self._only_missing = True
@@ -48,32 +50,22 @@ class Page:
             render.show(f"error shard-missing: not extracted yet: {shards} {ranges(self._missing)}")
         render.show(*summary_lines(summary))
         if self._commands and self._only_missing:
-            render.show(f"To finish it: {self._words('extract')} {self._source}")
+            again = commands.hsstore("extract", self._store, *self._only, *self._source)
+            render.show(f"To finish it: {again}")
         elif self._commands:
-            render.show(f"To mend it: {self._with_report(self._command())}")
+            render.show(f"To mend it: {self._command()}")
 
     def _command(self) -> str:
         """The one command that mends everything that was found."""
-        if len(self._commands) == 1:
-            return next(iter(self._commands))
-        source = any(self._source in line for line in self._commands)
         # What only a report can name is mended with it, and so is the rest of what it names.
         report = any(BY_REPORT in line for line in self._commands)
-        words = [self._words("repair"), *[BY_REPORT] * report, *[self._source] * source, "--apply"]
-        return " ".join(words)
-
-    def _with_report(self, command: str) -> str:
-        """The command with this run's report where one is meant."""
-        if self._report is None:
-            return command
-        return command.replace(BY_REPORT, f"--from-report {shlex.quote(str(self._report))}")
-
-    def _words(self, name: str) -> str:
-        """A command for the same store and shards."""
-        words = [commands.hsstore(name, self._store)]
-        if self._shards is not None:
-            words.append(f"--shards {self._shards.start}-{self._shards.stop - 1}")
-        return " ".join(words)
+        if len(self._commands) == 1 and not (report and self._report):
+            return next(iter(self._commands))
+        source = any(" ".join(self._source) in line for line in self._commands)
+        named = ("--from-report", self._report or "REPORT") if report else ()
+        return commands.repair(
+            self._store, *self._only, *named, source=self._source if source else ()
+        )
 
 
 STOPPED = {"interrupted": "Interrupted: ", "max-duration": "Stopped by --max-duration: "}
@@ -112,6 +104,8 @@ def _left_out(summary: Summary) -> Iterator[str]:
         whole = summary.complete and summary.sound and not summary.unverified
         so = "; with them, all that was asked for is verified" if whole else ""
         yield f"left out, verified within --max-age: {summary.shards_recent} shards{so}"
+        if summary.level != "quick":
+            yield "not compared with those: origins, norms and rows; a run over all shards does"
     left = summary.shards_asked - summary.shards_checked - summary.shards_recent
     if left > 0:
         yield f"not reached: {left} shards; the same command goes on with them"

@@ -1,13 +1,12 @@
 """``hsstore gc``: shows what a store does not need, and removes it when told."""
 
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hsstore.model import keys
+from hsstore.model import commands, keys
 from hsstore.model.litter import WORDS, Cleared, Litter, Sighting
 from hsstore_cli import render
 from hsstore_cli.exit_codes import OK, PROBLEMS
@@ -78,9 +77,9 @@ def _look(store: "Store", *, quarantine: bool, as_json: bool) -> None:
     if not sight.items:
         render.show("nothing is needless")
         return
-    words = ["hsstore gc", shlex.quote(str(store.root)), *["--quarantine"] * quarantine, "--apply"]
+    again = commands.hsstore("gc", store.root, *["--quarantine"] * quarantine, "--apply")
     render.show(f"{render.counted(len(sight.items), 'item')}, {_total(sight.items)}")
-    render.show(f"Nothing was removed. To remove it: {' '.join(words)}")
+    render.show(f"Nothing was removed. To remove it: {again}")
 
 
 def _apply(store: "Store", *, quarantine: bool, as_json: bool) -> int:

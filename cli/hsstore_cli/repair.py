@@ -1,14 +1,15 @@
 """``hsstore repair``: shows how a store would be mended, and mends it when told."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hsstore.model import commands
 from hsstore.model.repair_plan import WORDS, RepairPlan, Step
 from hsstore_cli import render
 from hsstore_cli.exit_codes import CORRECTED, OK, PROBLEMS
@@ -317,5 +318,4 @@ def _again(
 
 
 def _command(store: Path, words: Sequence[tuple[str, str]], lacking: Sequence[str] = ()) -> str:
-    typed = [f"{option} {shlex.quote(value)}" for option, value in words]
-    return " ".join(["hsstore repair", shlex.quote(str(store)), *typed, *lacking, "--apply"])
+    return commands.repair(store, *chain.from_iterable(words), source=lacking)

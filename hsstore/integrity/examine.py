@@ -1,5 +1,9 @@
 """Everything that is to be known of one shard, check by check."""
 
+import threading
+import time
+from collections.abc import Set as AbstractSet
+
 from hsstore.integrity.checks import (
     arrays,
     chunks,
@@ -15,6 +19,9 @@ from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.model.keys import ShardVersion
 from hsstore.model.marker import INTENT_KIND, Marker
+
+# Within so much of each other, two changes of a folder may bear the same time.
+SETTLED_NS = 2 * 10**9
 
 UNTOUCHED = frozenset({"shard-missing", "sample-absent", "sample-waived", "marker-superseded",
                        "origin-contradicts"})  # fmt: skip
@@ -37,7 +44,7 @@ def examine(subject: Subject, shard: int, listing: "Listing | None" = None) -> S
     listing = listing or Listing(subject)
     case = _examine(subject, shard, listing)
     if any(_replacement_explains(finding.kind) for finding in case.findings):
-        fresh = Listing(subject)
+        fresh = listing.now()
         if fresh.of(shard) != listing.of(shard):
             case = _examine(subject, shard, fresh)
     return case
@@ -52,6 +59,10 @@ class Listing:
     """The names in commit/ and intent/, by shard."""
 
     def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._newest = self
+        self._lock = threading.Lock()
+        self._settled_ns, self._times = time.time_ns() - SETTLED_NS, _changed_ns(subject)
         self._markers: dict[int, list[tuple[ShardVersion, bool]]] = {}
         self._intents: dict[int, list[ShardVersion]] = {}
         for name in names_in(subject.filesystem, subject.root, keys.COMMIT):
@@ -63,11 +74,47 @@ class Listing:
             if intent and keys.intent(intent).endswith(f"/{name}"):
                 self._intents.setdefault(intent.shard, []).append(intent)
 
+    def now(self) -> "Listing":
+        """The names as they are now: listed again only if a folder may have changed meanwhile.
+
+        In a store with tens of thousands of damaged shards all would be listed for each of them.
+        """
+        with self._lock:
+            if not self._newest.holds():
+                self._newest = Listing(self._subject)
+            return self._newest
+
+    def holds(self) -> bool:
+        """Whether both folders are certainly as they were when they were listed."""
+        settled = all(changed is not None and changed < self._settled_ns for changed in self._times)
+        return settled and self._times == _changed_ns(self._subject)
+
+    @property
+    def marked(self) -> AbstractSet[int]:
+        """The shards that have a marker."""
+        return self._markers.keys()
+
+    def generation(self, shard: int) -> int:
+        """The newest generation that a marker of a shard names; 0 where there is none."""
+        versions = (version for version, _ in self._markers.get(shard, ()))
+        return max((version.generation for version in versions), default=0)
+
     def of(
         self, shard: int
     ) -> tuple[tuple[tuple[ShardVersion, bool], ...], tuple[ShardVersion, ...]]:
         """The markers and the intents of a shard."""
         return tuple(self._markers.get(shard, ())), tuple(self._intents.get(shard, ()))
+
+
+def _changed_ns(subject: Subject) -> list[int | None]:
+    """When each of the two folders was last changed (ns, UTC); None where nobody can tell."""
+    found: list[int | None] = []
+    for folder in (keys.COMMIT, keys.INTENT):
+        try:
+            found.append(subject.filesystem.status(subject.root / folder).st_mtime_ns)
+        except OSError:
+            found.append(None)
+    return found
 
 
 def _examine(subject: Subject, shard: int, listing: Listing) -> ShardCase:

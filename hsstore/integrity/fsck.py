@@ -213,7 +213,7 @@ class Fsck:
         if subject.at_least("manifest"):
             yield from arrays.check_tables(subject)
             yield from origins.check(subject)
-            yield from comparisons.check(subject)
+            yield from self._compared()
         if self.summary.stopped:
             return
         failed = False
@@ -224,10 +224,18 @@ class Fsck:
         audit = self.summary.audit
         self.summary.complete = not failed and (audit is None or audit.complete)
 
+    def _compared(self) -> Iterator[Finding]:
+        """What shows between shards, here or in an earlier run that looked at others of them."""
+        for finding in comparisons.check(self.subject):
+            self._memory.accuse(finding)
+            yield finding
+        compared = self.subject.compared.generations.keys()
+        yield from self._memory.recalled({*self.shards}, compared, self._listing)
+
     # -- shard by shard -------------------------------------------------------------------------
 
     def _shards(self) -> Iterator[Finding]:
-        listing = Listing(self.subject)
+        self._listing = listing = Listing(self.subject)
         due = self._schedule(listing)
         for file, case in self._cases(due, listing):
             self._settle(case)

@@ -3,23 +3,18 @@
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hsstore.errors import ClaimedByAnother, Stopped, StoreError
-from hsstore.integrity.examine import examine
+from hsstore.integrity.examine import Listing, examine
 from hsstore.integrity.fsck import Fsck
 from hsstore.integrity.mending.head_documents import give_back_documents
-from hsstore.integrity.mending.mend import Mended, Mender, OpenSource, is_unreadable, wanted
-from hsstore.integrity.mending.repair_cost import (
-    copied_bytes,
-    payload_bytes,
-    refuse_full_disk,
-    staged_bytes,
-    tokens_of,
-)
+from hsstore.integrity.mending.mend import Mended, Mender, OpenSource
+from hsstore.integrity.mending.planning import DERIVED, Means, planned
+from hsstore.integrity.mending.repair_cost import refuse_full_disk
 from hsstore.integrity.mending.replica import Replica
 from hsstore.integrity.mending.restore import Restorer, refuse_grown, refuse_to_go_on
 from hsstore.integrity.mending.suspects import Suspects, by_shard
@@ -27,24 +22,13 @@ from hsstore.integrity.subject import ShardCase, Subject
 from hsstore.model import keys
 from hsstore.model.finding import Finding
 from hsstore.model.progress import Progress, Silent
-from hsstore.model.repair_plan import Action, Provider, RepairPlan, Step
+from hsstore.model.repair_plan import RepairPlan, Step
 from hsstore.model.report import Report
 from hsstore.storage.leftovers import finish_growth, secure_plan
 from hsstore.storage.lost_plan import refuse_lost_plan
-from hsstore.storage.status import pace
 from hsstore.storage.store import Store
 
 PathLike = str | os.PathLike[str]
-
-DERIVED: dict[str, Action] = {
-    "folder": "make-folder",
-    "growth": "finish-growth",
-    "metadata": "rewrite-metadata",
-    "tokens": "rebuild-tokens",
-    "array": "rewrite-array",
-    "calibration": "set-aside-calibration",
-    "waiver": "set-aside-waiver",
-}
 
 RESTORED = frozenset(DERIVED.values()) - {"finish-growth"} | {"rebuild-plan"}
 
@@ -136,7 +120,8 @@ def repair(  # noqa: PLR0913 - what a repair may be given to work with
         raise Stopped("stopped before anything was mended", remedy="run the same command again")
     accused = _Accused.of(run, suspects)
     job = _Job(run, accused.cases, suspects, copy, source, tuple(datasets), progress, stop)
-    plan = _plan(job, findings)
+    means = Means(copy, source is not None, suspects)
+    plan = planned(opened, findings, accused.cases, means)
     problems = [*(f for f in findings if f.severity == "error" or f.repair), *accused.held]
     result = RepairResult(
         RepairPlan((*given_back, *plan.steps)),
@@ -177,8 +162,8 @@ def _looked_at(
     if not reports:
         return shards, {}
     named, suspects = by_shard(store, reports)
-    chosen = sorted(named if shards is None else named.intersection(shards))
-    return chosen, {shard: suspects[shard] for shard in suspects if shard in chosen}
+    chosen = named if shards is None else named.intersection(shards)
+    return sorted(chosen), {shard: suspects[shard] for shard in suspects if shard in chosen}
 
 
 @dataclass(slots=True)
@@ -194,8 +179,9 @@ class _Accused:
         """Hold what reports say against the shards as they are now."""
         cases = {case.shard: case for case in run.cases}
         found = cls([])
+        sound = dict(_glanced_at(run, suspects.keys() - cases.keys()))
         for shard, said in suspects.items():
-            case = cases.get(shard) or _glanced_at(run, shard)
+            case = cases.get(shard) or sound[shard]
             cases[shard] = case
             held, replaced = said.accuse(case)
             found.held += held
@@ -205,11 +191,13 @@ class _Accused:
         return found
 
 
-def _glanced_at(run: Fsck, shard: int) -> ShardCase:
-    """A shard that was found sound: its chunks were read, so its documents are enough."""
+def _glanced_at(run: Fsck, shards: Iterable[int]) -> Iterator[tuple[int, ShardCase]]:
+    """Shards that were found sound: their chunks were read, so their documents are enough."""
     subject = Subject(run.subject.store, "manifest", 1)
+    listing = Listing(subject)
     try:
-        return examine(subject, shard)
+        for shard in shards:
+            yield shard, examine(subject, shard, listing)
     finally:
         subject.chunks.close()
 
@@ -226,7 +214,7 @@ def _check_again(
     job: _Job, problems: Container["_What"], threads: int | None
 ) -> tuple[Finding, ...]:
     """What is left of it, by another look at all that was unsound."""
-    touched = [case.shard for case in job.cases]
+    touched = dict.fromkeys(case.shard for case in job.cases)
     first = job.run.subject
     subject = Subject(first.store, "data", threads)
     # Those of the other shards are as they were; only together can they contradict each other.
@@ -254,8 +242,8 @@ def _what(finding: Finding) -> _What:
 
 
 def _still_accused(job: _Job) -> Iterator[Finding]:
-    for shard, suspects in job.suspects.items():
-        yield from suspects.left(_glanced_at(job.run, shard))
+    for shard, case in _glanced_at(job.run, job.suspects):
+        yield from job.suspects[shard].left(case)
 
 
 def _refuse_misplaced_folders(store: Store) -> None:
@@ -269,92 +257,6 @@ def _refuse_misplaced_folders(store: Store) -> None:
                     remedy="put the real folder back or, if there is none any more, move this "
                     "away; then run the same command again",
                 )
-
-
-# -- planning --------------------------------------------------------------------------------------
-
-
-def _plan(job: _Job, findings: list[Finding]) -> RepairPlan:
-    steps = list(_derived(findings))
-    for case in job.cases:
-        steps += _steps(case, job)
-    return RepairPlan(tuple(_timed(job.run.subject.store, steps)))
-
-
-def _timed(store: Store, steps: list[Step]) -> list[Step]:
-    """The steps, each that computes with the time it takes at the pace of the store's commits."""
-    if not any(step.provider == "source" for step in steps):
-        return steps
-    rate = None
-    with contextlib.suppress(StoreError, OSError):
-        rate = pace(store)
-    if not rate:
-        return steps
-    return [
-        replace(step, seconds=step.tokens / rate) if step.provider == "source" else step
-        for step in steps
-    ]
-
-
-def _derived(findings: list[Finding]) -> Iterator[Step]:
-    order = list(DERIVED)
-    for finding in findings:
-        if finding.kind in ("plan-missing", "plan-invalid") and finding.repair:
-            yield Step("rebuild-plan", finding.kind, "store", None, finding.path)
-    wanted = [f for f in findings if f.kind.partition("-")[0] in DERIVED]
-    for finding in sorted(wanted, key=lambda f: order.index(f.kind.partition("-")[0])):
-        action = DERIVED[finding.kind.partition("-")[0]]
-        yield Step(action, finding.kind, "store", finding.shard, finding.path)
-
-
-def _steps(case: ShardCase, job: _Job) -> Iterator[Step]:
-    kinds = {f.kind for f in case.findings if f.kind.partition("-")[0] not in DERIVED}
-    kinds -= {"sample-waived"}
-    accused = job.suspects[case.shard].findings if case.shard in job.suspects else []
-    said = {f.kind for f in accused} if case.suspected or case.lost else set()
-    reason = ", ".join(sorted(kinds | said))
-    if "intent-pending" in kinds:
-        yield Step("finish-replacement", "intent-pending", "store", case.shard)
-    if case.provable:
-        yield Step("roll-forward", reason, "store", case.shard)
-    elif case.lost:
-        action: Action = "extract" if kinds == {"shard-missing"} else "replace"
-        yield from _remade(case, job, action, reason)
-    elif case.marker is None or is_unreadable(case):
-        yield _copying(Step("replace", reason, "store", case.shard), case)
-    elif case.discredited:
-        yield Step("set-aside", reason, "store", case.shard, case.discredited[0])
-
-
-def _copying(step: Step, case: ShardCase) -> Step:
-    """The step that also takes over what is whole of a shard."""
-    others = payload_bytes(case, case.lost)
-    reads = step.reads_bytes + copied_bytes(case)
-    return replace(
-        step, reads_bytes=reads, writes_bytes=step.writes_bytes + staged_bytes(case) - others
-    )
-
-
-def _remade(case: ShardCase, job: _Job, action: Action, reason: str) -> Iterator[Step]:
-    """A step for each provider of lost samples; the first one takes over what is whole."""
-    by_provider: dict[Provider, list[int]] = {}
-    for sample in sorted(case.lost):
-        in_replica = job.replica and job.replica.find(wanted(case, sample))
-        provider: Provider = "nobody" if job.source is None else "source"
-        by_provider.setdefault("replica" if in_replica else provider, []).append(sample)
-    for number, (provider, samples) in enumerate(by_provider.items()):
-        size = payload_bytes(case, samples)
-        step = Step(
-            action,
-            reason,
-            provider,
-            case.shard,
-            samples=case.subject.keys(case.shard, samples),
-            tokens=tokens_of(case, samples),
-            reads_bytes=size if provider == "replica" else 0,
-            writes_bytes=size,
-        )
-        yield step if number else _copying(step, case)
 
 
 # -- applying --------------------------------------------------------------------------------------

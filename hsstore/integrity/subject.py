@@ -1,6 +1,5 @@
 """What a check is given: the store, how far to look, and how to word a finding about it."""
 
-import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from hsstore.integrity.chunk_reader import ChunkReader
 from hsstore.integrity.content.compared import Compared
 from hsstore.integrity.content.shard_look import ShardLook
 from hsstore.integrity.plain_file import RealFolders, names_in
+from hsstore.model import commands
 from hsstore.model import keys as names
 from hsstore.model.finding import BEYOND_REPAIR, LEVELS, Finding, Level, severity_of
 from hsstore.model.keys import ShardVersion
@@ -147,20 +147,20 @@ class Subject:
     def keys(self, shard: int, samples: Iterable[int]) -> tuple[str, ...]:
         """The keys of samples; ``#index`` where the token file is lost."""
         tokens = self.tokens(shard)
-        known = dict(enumerate(tokens.keys, tokens.first_sample)) if tokens else {}
-        return tuple(known.get(sample, f"#{sample}") for sample in samples)
+        if tokens is None:
+            return tuple(f"#{sample}" for sample in samples)
+        first, last = tokens.first_sample, tokens.first_sample + len(tokens.keys) - 1
+        return tuple(tokens.keys[n - first] if first <= n <= last else f"#{n}" for n in samples)
 
     def command(self, shard: int | None = None, *, source: bool = False) -> str:
         """The exact command that mends."""
-        words = ["hsstore repair", shlex.quote(str(self.root))]
-        words += [f"--shards {shard}"] if shard is not None else []
-        words += self.store.source_words() if source else []
-        return " ".join([*words, "--apply"])
+        only = () if shard is None else ("--shards", shard)
+        return commands.repair(self.root, *only, source=self.store.source_words() if source else ())
 
     def report_command(self) -> str:
         """The exact command that mends what only a report can name; REPORT is where it is."""
-        words = ["hsstore repair", shlex.quote(str(self.root)), "--from-report REPORT"]
-        return " ".join([*words, *self.store.source_words(), "--apply"])
+        report = ("--from-report", "REPORT")
+        return commands.repair(self.root, *report, source=self.store.source_words())
 
     def finding(  # noqa: PLR0913 - the members of a finding
         self,

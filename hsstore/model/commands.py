@@ -23,6 +23,6 @@ def extract(
     return hsstore("extract", store, *source, *only)
 
 
-def repair(store: object, *, source: Sequence[str] = TRANSFORMERS) -> str:
-    """The command that computes again what a store is committed without."""
-    return hsstore("repair", store, *source, "--apply")
+def repair(store: object, *options: object, source: Sequence[str] = TRANSFORMERS) -> str:
+    """The command that mends a store, and computes with ``source`` what it is committed without."""
+    return hsstore("repair", store, *options, *source, "--apply")

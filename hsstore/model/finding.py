@@ -76,6 +76,8 @@ KINDS = {
 WARNINGS = frozenset({"marker-superseded", "intent-pending", "chunk-unstable", "foreign-file",
                       "plan-missing", "growth-pending", "growth-undecided",
                       "audit-failed"})  # fmt: skip
+# What shows only beside samples of other shards: no look at fewer of them takes it back.
+COMPARED = frozenset({"content-duplicated", "content-shifted", "content-outlier"})
 NOTES = frozenset({"origin-mixed", "sample-waived", "audit-noise"})
 BEYOND_REPAIR = NOTES | {"marker-superseded", "chunk-unstable", "foreign-file", "plan-unreadable",
                          "plan-lost", "identity-invalid",

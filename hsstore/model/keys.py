@@ -1,6 +1,7 @@
 """Every path of the format, relative to the root of the store, and how to read one back."""
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 IDENTITY = "hsstore.json"
@@ -178,6 +179,16 @@ def is_fenced(name: str) -> bool:
     """Whether a takeover has renamed the staging folder, or that of a growth, of that name."""
     found = _STAGE.fullmatch(name) or _GROWTH.fullmatch(name)
     return bool(found and found[found.re.groups])
+
+
+def of_shard(names: Iterable[str], shard: int) -> list[str]:
+    """Those of the names in a folder of shards' documents that can be of a shard, for little.
+
+    Reading all of them for each of many shards takes longest of all.
+    """
+    digits = f"{shard:08d}"
+    hidden = f".{digits}"
+    return [name for name in names if name.startswith((digits, hidden))]
 
 
 def read_temporary(name: str) -> int | None:

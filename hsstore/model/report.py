@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import InvalidDocument, MalformedInput
 from hsstore.model import keys
 from hsstore.model.audit import AuditCounts, audit_member
 from hsstore.model.commands import SERVER, SPOOL, TRANSFORMERS
@@ -131,6 +131,14 @@ def parse(raw: bytes, place: str) -> Report:
     if last and reading.summary is not None:
         raise reading.malformed("goes on behind its summary")
     return reading.report()
+
+
+def read_finding(line: dict[str, Any]) -> Finding:
+    """The finding of one such line; InvalidDocument where it is none that is known here."""
+    try:
+        return _finding(line)
+    except _Problems as problems:
+        raise InvalidDocument(str(problems)) from None
 
 
 class _Reading:

@@ -24,13 +24,16 @@ from hsstore.storage.staged_files import staged_journal, strange
 from hsstore.storage.writer import StagedShard
 
 
-def committed_versions(filesystem: Filesystem, root: Path) -> dict[int, tuple[ShardVersion, bool]]:
+def committed_versions(
+    filesystem: Filesystem, root: Path, *, only: int | None = None
+) -> dict[int, tuple[ShardVersion, bool]]:
     """The highest committed generation of every shard and whether samples are absent in it.
 
-    One listing; no marker is opened.
+    One listing; no marker is opened. ``only`` is the one shard that is asked for.
     """
     newest: dict[int, tuple[ShardVersion, bool]] = {}
-    for name in filesystem.names(root / keys.COMMIT):
+    names = filesystem.names(root / keys.COMMIT)
+    for name in names if only is None else keys.of_shard(names, only):
         found = keys.read_marker(name)
         if found and (found[0].shard not in newest or found[0] >= newest[found[0].shard][0]):
             newest[found[0].shard] = found

@@ -82,8 +82,9 @@ class _Run:
     def cleared(self) -> Cleared:
         """The account of it."""
         done = Cleared(held=sorted(self.held), notes=self.notes)
+        there = self._there()
         for path, item in self.found.items():
-            if not self._is_there(item):
+            if place_of(self.store, item) not in there:
                 done.removed.append(item)
             elif reason := self.refused.get(path) or self._refusal(item):
                 done.kept.append((item, reason))
@@ -99,13 +100,14 @@ class _Run:
             known = self.found.get(name, item)
             self.found[name] = replace(item, path=known.path)
 
-    def _is_there(self, item: Litter) -> bool:
-        """Whether an item is there, also under the name that a takeover gave it."""
-        place = place_of(self.store, item)
-        with contextlib.suppress(FileNotFoundError):
-            names = self.store.filesystem.names(place.parent)
-            return any(n == place.name or n.startswith(f"{place.name}.") for n in names)
-        return False
+    def _there(self) -> set[Path]:
+        """What there is beside the items, also by the names from before a takeover."""
+        there = set()
+        for folder in {place_of(self.store, item).parent for item in self.found.values()}:
+            with contextlib.suppress(FileNotFoundError):
+                for name in self.store.filesystem.names(folder):
+                    there |= {folder / name, folder / _without_mark(name)}
+        return there
 
     # -- under claims --------------------------------------------------------------------------
 
@@ -222,8 +224,12 @@ class Bin:
 
 def _unfenced(item: Litter) -> str:
     """An item's path without the mark that a takeover gave it."""
-    name = item.path.rpartition("/")[2]
-    return item.path[: -len(".00000000")] if keys.is_fenced(name) else item.path
+    folder, slash, name = item.path.rpartition("/")
+    return f"{folder}{slash}{_without_mark(name)}"
+
+
+def _without_mark(name: str) -> str:
+    return name[: -len(".00000000")] if keys.is_fenced(name) else name
 
 
 def _remove_all(filesystem: Filesystem, path: Path, root: Path) -> None:

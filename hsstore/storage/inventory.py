@@ -10,17 +10,19 @@ from hsstore.storage.store import Store
 class Names:
     """One listing of the folders of shards, by shard; those that the plan lacks are left out.
 
-    ``shards`` are those of which there may be something that nothing needs.
+    With ``only``, so are all other shards. ``shards`` are those of which there may be something
+    that nothing needs.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, only: int | None = None) -> None:
         self._filesystem, self._root = store.filesystem, store.root
         self._found: dict[str, dict[int, list[str]]] = {}
         self.temporaries: dict[int, list[str]] = {}
         # In the order in which a commit makes and removes them, so that none looks left behind.
         for folder, read in _READ.items():
             listed = self._found[folder] = {}
-            for name in self._filesystem.names(self._root / folder):
+            names = self._filesystem.names(self._root / folder)
+            for name in names if only is None else keys.of_shard(names, only):
                 shard, temporary = read(name), keys.read_temporary(name)
                 if shard is not None and shard < store.plan.shards:
                     listed.setdefault(shard, []).append(name)

@@ -57,7 +57,7 @@ def look(store: Store, *, quarantine: bool = False) -> Sighting:
 
 def look_at_shard(store: Store, shard: int) -> list[Litter]:
     """What nothing needs of a shard, for whoever has taken its claim over. Raises OSError."""
-    return [*_of_shard(store, Names(store), shard)]
+    return [*_of_shard(store, Names(store, shard), shard)]
 
 
 def look_at_growth(store: Store) -> list[Litter]:

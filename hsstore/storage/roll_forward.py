@@ -18,7 +18,7 @@ from hsstore.model.document import seal, unseal
 from hsstore.model.manifest import KIND, Manifest
 from hsstore.model.marker import Marker
 from hsstore.storage.claim import Claim
-from hsstore.storage.commit import overtaken, remove_superseded
+from hsstore.storage.commit import committed_versions, overtaken, remove_superseded
 from hsstore.storage.filesystem import NO_PLAIN_FILE
 from hsstore.storage.shard_file import encode_index
 from hsstore.storage.stage import earlier_folders
@@ -39,7 +39,8 @@ def roll_forward(store: Store, claim: Claim, *, known: Marker | None = None) -> 
     path = store.root / keys.shard_file(claim.shard)
     if not store.filesystem.exists(path):
         return None
-    committed = store.committed().get(claim.shard)
+    found = committed_versions(store.filesystem, store.root, only=claim.shard)
+    committed = found.get(claim.shard)
     for manifest, raw in valid_manifests(store, claim.shard, skip=_is_absent):
         if committed and manifest.version <= committed[0]:
             return None
@@ -68,7 +69,7 @@ def valid_manifests(
     Those that give an error to ``skip`` are left out; any other is raised.
     """
     found: list[tuple[Manifest, bytes]] = []
-    for name in store.filesystem.names(store.root / keys.MANIFEST):
+    for name in keys.of_shard(store.filesystem.names(store.root / keys.MANIFEST), shard):
         version = keys.read_manifest(name)
         if version is None or version[0].shard != shard:
             continue

@@ -14,7 +14,7 @@ from hsstore.model import keys
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.keys import ShardVersion
 from hsstore.storage.claim import Claim, read_holder
-from hsstore.storage.commit import replay_intents, staged_folders
+from hsstore.storage.commit import committed_versions, replay_intents, staged_folders
 from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.journal import Journal
 from hsstore.storage.staged_files import staged_journal, strange
@@ -33,7 +33,8 @@ def take_over(store: Store, claim: Claim) -> tuple[ShardVersion, bool] | None:
     fenced = fence(store.filesystem, store.root, claim)
     replay_intents(store.filesystem, store.root, store.identity, claim.shard)
     set_strange_aside(store, claim, fenced)
-    return store.committed().get(claim.shard)
+    found = committed_versions(store.filesystem, store.root, only=claim.shard)
+    return found.get(claim.shard)
 
 
 def fence(filesystem: Filesystem, root: Path, claim: Claim) -> list[Path]:

@@ -236,3 +236,12 @@ def test_the_one_command_mends_false_states_as_well(
         f"To mend it: hsstore repair {store.root} --from-report REPORT "
         "--source transformers:PATH --apply"
     )
+    report = tmp_path / "tonight's.jsonl"
+    for only in ([], ["--shards", "1-1"]):
+        argv = ["fsck", str(store.root), "--level", "thorough", "--report", str(report), *only]
+        assert main(argv) == 4
+        last = capsys.readouterr().out.splitlines()[-1]
+        typed = shlex.split(last.removeprefix("To mend it: hsstore "))
+        source = typed.index("--source")
+        assert main([*typed[:source], *typed[source + 2 : -1]]) == 4, "it is typed as it stands"
+        assert "shard 1: replace the shard" in capsys.readouterr().out

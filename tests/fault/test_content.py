@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 
 from hsstore.integrity.fsck import Fsck, fsck
 from hsstore.integrity.repair import repair
+from hsstore.integrity.scrub.merge import merge
+from hsstore.integrity.scrub.report_file import read_report
+from hsstore.integrity.scrub.schedule import Scrub
+from hsstore.integrity.scrub.state import State
+from hsstore.integrity.scrub.verdicts import Accusation
 from hsstore.model import keys
 from hsstore.model.finding import LEVELS, Finding, Level
 from hsstore.model.identity import StoreIdentity
@@ -203,6 +208,48 @@ def test_swapped_layers_stand_out_already_in_the_manifest(plain: Store) -> None:
         )
         assert "layer 3: median norm" in (found.evidence or "")
         assert "which layer final usually has" in (found.evidence or "")
+
+
+def test_what_shows_beside_other_shards_only_is_not_taken_back_by_a_look_at_fewer(
+    plain: Store, tmp_path: Path
+) -> None:
+    plant(plain, {SAMPLE: lambda s: s[:, [0, 2, 1]].copy()})
+    shard = plain.samples.extent(SAMPLE).shard
+    state, reports = tmp_path / "state", [tmp_path / f"{n}.jsonl" for n in range(4)]
+
+    def found(number: int, shards: range | None = None, age: int | None = 1000) -> list[Finding]:
+        scrub = Scrub(max_age_seconds=age, state=state, report=reports[number])
+        return list(fsck(plain, "data", shards=shards, scrub=scrub))
+
+    (outlier,) = found(0)
+    assert outlier.kind == "content-outlier"
+    assert found(1) == [outlier], "only its shard is looked at, the others being verified"
+    assert found(2, range(shard, shard + 1), None) == [outlier]
+    assert found(3, range(shard + 1, shard + 2)) == []
+    alone = list(fsck(plain, "data", shards=range(shard, shard + 1),
+                      scrub=Scrub(report=reports[2])))  # fmt: skip
+    assert alone == [], "nobody remembered it"
+    for paths in (reports[::2], reports[2::-2]):
+        assert merge([*map(read_report, paths)]).findings == (outlier,)
+    repair(plain, source=lambda: CausalSource(plain.identity), apply=True,
+           reports=[read_report(reports[0])])  # fmt: skip
+    assert found(3) == []
+
+
+def test_a_look_at_all_shards_takes_back_what_another_saw(plain: Store, tmp_path: Path) -> None:
+    shard, state = plain.samples.extent(SAMPLE).shard, tmp_path / "state"
+    memory = State(state, plain.identity.uuid, print)
+    said = Finding("content-outlier", "error", "norms", shard=shard, generation=1, evidence="far")
+    memory.accuse(Accusation("data", said))
+    memory.close()
+    one = range(shard, shard + 1)
+
+    def kinds(level: Level, shards: range | None = None) -> list[str]:
+        return [f.kind for f in fsck(plain, level, shards=shards, scrub=Scrub(state=state))]
+
+    assert kinds("manifest") == kinds("manifest", one) == [], "these do not see as much"
+    assert kinds("data", one) == kinds("data", one) == ["content-outlier"]
+    assert kinds("data") == kinds("data", one) == []
 
 
 def test_samples_of_a_shard_that_stand_out_alike_are_one_finding(plain: Store) -> None:

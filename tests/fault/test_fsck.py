@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from hsstore.errors import NotAStore, UnsupportedFormat
 from hsstore.extraction.extractor import extract
+from hsstore.integrity.examine import Listing
 from hsstore.integrity.fsck import Fsck, Unopened, fsck
 from hsstore.integrity.subject import Subject
 from hsstore.model import keys
 from hsstore.model.document import seal
 from hsstore.model.finding import KINDS, LEVELS, Finding, Level
+from hsstore.model.keys import ShardVersion
 from hsstore.model.progress import Silent
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
@@ -190,6 +192,36 @@ def test_unreadable_is_not_called_damaged(
     failing = Store.open(store.root, filesystem=Unreadable(store.root / path))
     findings, _ = check(failing)
     assert {f.kind for f in findings if f.path == path} == {kind}
+
+
+class Lost(Filesystem):
+    """EIO wherever anything is asked of one name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def status(self, path: Path) -> os.stat_result:
+        if path == self.path:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return super().status(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [(keys.shard_file(1), "data-unreadable"), (keys.QUARANTINE, "folder-unreadable")],
+)
+def test_a_name_that_the_disk_does_not_answer_for_is_no_reason_to_end(
+    tmp_path: Path, path: str, kind: str, level: Level
+) -> None:
+    store = filled_store(tmp_path / "store")
+    (store.root / keys.marker(ShardVersion(1, 1), absent=False)).unlink()
+    (store.root / keys.shard_file(2)).unlink()
+    lost = Lost(store.root / path)
+    findings, run = check(Store.open(store.root, to_check=True, filesystem=lost), level)
+    assert {f.kind for f in findings if f.path == path} == {kind}
+    assert "data-missing" in {f.kind for f in findings if f.shard == 2}
+    assert run.summary.complete
 
 
 class LyingOnce(Filesystem):
@@ -401,3 +433,44 @@ def test_shards_are_not_called_lost_where_markers_cannot_be_listed(tmp_path: Pat
     run = fsck(Store.open(root, filesystem=Unlisted()))
     assert [(f.kind, f.path, f.repair) for f in run] == [("folder-unreadable", "commit", None)]
     assert not run.summary.complete
+
+
+class Listed(Filesystem):
+    """Counts how often commit/ is listed."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def names(self, path: Path) -> list[str]:
+        self.times += path.name == keys.COMMIT
+        return super().names(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_damage_of_many_shards_lists_the_markers_no_more_often_than_of_one(
+    tmp_path: Path, level: Level
+) -> None:
+    root, listed = filled_store(tmp_path / "store").root, []
+    for shards in ([0], [1, 2, 3]):
+        for shard in shards:
+            (root / keys.shard_file(shard)).unlink()
+        for folder in (keys.COMMIT, keys.INTENT):
+            os.utime(root / folder, (1e9, 1e9))
+        counting = Listed()
+        assert list(fsck(Store.open(root, filesystem=counting), level))
+        listed.append(counting.times)
+    assert listed[0] == listed[1]
+
+
+@pytest.mark.parametrize("folder", [keys.COMMIT, keys.INTENT])
+def test_names_are_listed_again_once_they_changed(tmp_path: Path, folder: str) -> None:
+    store = filled_store(tmp_path / "store")
+    for each in (keys.COMMIT, keys.INTENT):
+        os.utime(store.root / each, (1e9, 1e9))
+    listing = Listing(Subject(store))
+    assert listing.now() is listing
+    name = keys.intent(ShardVersion(1, 2)) if folder == keys.INTENT else keys.marker(
+        ShardVersion(1, 2), absent=False)  # fmt: skip
+    (store.root / name).touch()
+    assert listing.now().of(1) != listing.of(1)
+    assert listing.now() is not listing.now(), "the folder changed this very moment"

@@ -23,7 +23,7 @@ from hsstore.storage import ballast, writer
 from hsstore.storage import claim as claims
 from hsstore.storage.claim import claimed
 from hsstore.storage.extend import extend
-from hsstore.storage.filesystem import LOCAL
+from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.gc import Bin, clear, needless
 from hsstore.storage.growing import growing
 from hsstore.storage.stage import take_over
@@ -785,3 +785,27 @@ def test_gcs_beside_extractions_that_are_killed_leave_all_that_was_journalled(
     assert_tidy(store.root)
     print(f"gc beside killed extractions: {2 * rounds} kills, {2 * rounds} gcs")  # noqa: T201
     record_property("kills", 2 * rounds)
+
+
+class Told(Filesystem):
+    """Counts how often any folder is listed."""
+
+    def __init__(self) -> None:
+        self.listed = 0
+
+    def names(self, path: Path) -> list[str]:
+        self.listed += 1
+        return super().names(path)
+
+
+def test_what_was_removed_is_seen_by_one_listing_of_each_folder(tmp_path: Path) -> None:
+    root, listed = empty_store(tmp_path / "store", [3]).root, []
+    for count in (1, 20):
+        for number in range(count):
+            left = root / keys.CALIBRATION / f".00000000.json.{number:08x}"
+            left.touch()
+            os.utime(left, (1e9, 1e9))
+        counting = Told()
+        assert len(clear(Store.open(root, filesystem=counting)).removed) == count
+        listed.append(counting.listed)
+    assert listed[0] == listed[1]

@@ -16,6 +16,7 @@ import pytest
 from hsstore.integrity import examine
 from hsstore.integrity import fsck as fsck_module
 from hsstore.integrity.fsck import Fsck, Unopened, fsck
+from hsstore.integrity.repair import repair
 from hsstore.integrity.scrub.coverage import coverage
 from hsstore.integrity.scrub.merge import merge
 from hsstore.integrity.scrub.report_file import read_report
@@ -154,6 +155,19 @@ def test_replaced_changed_and_damaged_shards_are_not_left_out(tmp_path: Path) ->
     known = State(tmp_path / "state", store.identity.uuid, print).known
     covered = coverage(store, known, now=time.time())
     assert (covered.verified, covered.unsound, covered.never) == (3, 1, 0)
+
+
+def test_what_is_wrong_between_shards_is_seen_again_by_who_leaves_verified_ones_out(
+    tmp_path: Path,
+) -> None:
+    store = filled_store(tmp_path / "store")
+    scrub = Scrub(max_age_seconds=DAY, state=tmp_path / "state")
+    damage.flip_bit(store.root / keys.array_chunk(keys.SAMPLE_DIGEST, 0), 16)
+    for _ in range(2):
+        assert {finding.kind for finding in fsck(store, scrub=scrub)} == {"array-damaged"}
+    repair(store, apply=True)
+    for recent in (0, store.plan.shards):
+        assert check(store, scrub).summary.shards_recent == recent
 
 
 def test_a_shallower_run_leaves_what_a_deeper_one_proved(whole: Store, tmp_path: Path) -> None:

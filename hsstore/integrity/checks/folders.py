@@ -21,8 +21,13 @@ MISPLACED = (
 def check(subject: Subject) -> Iterator[Finding]:
     """Check the folders and what is listed in them; the quick part."""
     for folder in keys.FOLDERS:
-        if not _is_folder(subject, folder):
+        try:
             there = subject.filesystem.exists(subject.root / folder)
+        except OSError as error:
+            detail = error.strerror or str(error)
+            yield subject.finding("folder-unreadable", detail, path=folder, mendable=False)
+            continue
+        if not _is_folder(subject, folder):
             if not there and folder in keys.LATER_FOLDERS:
                 continue
             detail = MISPLACED if there else "the folder is gone"

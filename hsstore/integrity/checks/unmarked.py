@@ -22,7 +22,13 @@ def finding(case: ShardCase) -> Finding:
     """The finding of a shard without any marker."""
     subject, path = case.subject, keys.shard_file(case.shard)
     samples = subject.samples(case.shard)
-    if not subject.filesystem.exists(subject.root / path):
+    try:
+        there = subject.filesystem.exists(subject.root / path)
+    except OSError as error:
+        case.lose(samples)
+        detail = f"{error.strerror or error}; whether there is a shard file cannot be told"
+        return case.finding("data-unreadable", detail, samples=samples, path=path, source=True)
+    if not there:
         case.lose(samples)
         # Naming them takes the token file of every missing shard, which quick does not read.
         named = samples if subject.at_least("manifest") else None

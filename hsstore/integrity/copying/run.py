@@ -36,6 +36,7 @@ class Run(ABC):
         self.at_source = place.source.committed()
         self.meter = Meter(place.progress)
         self.result = CopyResult(place.source.root, place.target, "", same_store, 0)
+        self._told: set[tuple[str, str | None, int | None]] = set()
 
     @abstractmethod
     def first_bytes(self) -> int:
@@ -136,7 +137,7 @@ class Run(ABC):
                 self._copy_one(shard)
             except Damaged:
                 # Replaced meanwhile, or read wrong once: the second look is by a new listing.
-                self.listing = Listing(self.subject)
+                self.listing = self.listing.now()
                 self._copy_one(shard)
         except ClaimedByAnother as error:
             self.result.held.append(shard)
@@ -162,11 +163,12 @@ class Run(ABC):
 
     def _leave_out(self, shard: int, damaged: Damaged) -> None:
         """Say in the words of a check what is wrong with what the shard is copied from."""
-        cases = (examine(self.subject, parent) for parent in self.parents(shard))
+        cases = (examine(self.subject, parent, self.listing) for parent in self.parents(shard))
         found = [f for case in cases for f in case.findings]
         errors = [f for f in found if f.severity == "error" and f.kind != "sample-absent"]
-        told = {(f.kind, f.path, f.chunk) for f in self.result.findings}
-        self.result.findings += [f for f in errors if (f.kind, f.path, f.chunk) not in told]
+        new = [f for f in errors if (f.kind, f.path, f.chunk) not in self._told]
+        self._told |= {(f.kind, f.path, f.chunk) for f in new}
+        self.result.findings += new
         self.result.damaged.append(shard)
         self.place.progress.note(f"shard {shard} is left out: {damaged}")
 

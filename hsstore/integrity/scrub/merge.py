@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hsstore.errors import MalformedInput
 from hsstore.integrity.scrub.verdicts import is_as_deep
-from hsstore.model.finding import Finding, Level, Summary
+from hsstore.model.finding import COMPARED, Finding, Level, Summary
 from hsstore.model.report import Checked, Report, ReportLines, Run
 
 
@@ -43,9 +43,9 @@ def merge(reports: Sequence[Report], level: Level | None = None) -> Merged:
     """Merge reports of one store; of a shard that several checked, the newest counts.
 
     States that a deeper check or an audit called false stay false while they are in the store.
-    The origins of shards that different runs checked are not compared with each other: reports do
-    not hold them. Reports of several levels need a ``level`` for all of them, which none may fall
-    short of. Raises MalformedInput where they do not belong together.
+    Shards that different runs checked are not compared with each other: reports do not hold their
+    origins, norms and rows. Reports of several levels need a ``level`` for all of them, which none
+    may fall short of. Raises MalformedInput where they do not belong together.
     """
     _refuse_other_stores(reports)
     by_time = sorted(reports, key=lambda report: report.run.started)
@@ -154,13 +154,16 @@ def _findings(
 def _is_unseen(finding: Finding, report: Report, owner: Report) -> bool:
     """Whether ``owner``, which checked the shard later, could not see this, and it is there still.
 
-    What only deeper checks see stays while the shard has the generation that they looked at. An
-    audit draws its samples, so no other run takes back what one has found.
+    What only deeper checks see, or only those that compare it with other shards, stays while the
+    shard has the generation that they looked at. An audit draws its samples, so no other run takes
+    back what one has found.
     """
     if finding.shard is None or finding.generation is None:
         return False
     _, row = owner.checked[finding.shard]
     seen = finding.kind != "audit-wrong" and is_as_deep(owner.run.level, report.run.level)
+    if finding.kind in COMPARED:
+        seen &= owner.checked.keys() >= report.checked.keys()
     return not seen and row.generation == finding.generation
 
 

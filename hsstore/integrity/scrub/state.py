@@ -12,9 +12,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hsstore.errors import InvalidDocument, UnsupportedFormat
-from hsstore.integrity.scrub.verdicts import FileHint, Verdict, Verdicts
+from hsstore.integrity.scrub.verdicts import (
+    Accusation,
+    FileHint,
+    Verdict,
+    Verdicts,
+    is_as_deep,
+)
 from hsstore.model.document import (
     FORMAT,
     Check,
@@ -27,10 +34,13 @@ from hsstore.model.document import (
     unseal,
     validate,
 )
-from hsstore.model.finding import LEVELS
+from hsstore.model.finding import LEVELS, Level
+from hsstore.model.report import read_finding
 from hsstore.storage.filesystem import LOCAL
 
 KIND = "verdicts"
+# Left out where there is nothing of it.
+ACCUSED = "accused"
 SAVE_SECONDS = 5.0
 # Saving takes longer the more there is to save; it shall not take all the time there is.
 SAVE_SHARE = 20
@@ -49,7 +59,10 @@ def default_folder() -> Path:
 
 
 class State:
-    """The verdicts that earlier runs left about one store (``known``), and those of this run."""
+    """The verdicts that earlier runs left about one store (``known``), and those of this run.
+
+    So with what runs found by comparing shards: ``accused``.
+    """
 
     def __init__(
         self,
@@ -59,12 +72,15 @@ class State:
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = Verdicts()
+        self.accused: set[Accusation] = set()
         self._folder = folder / store
         self._store = store
         self._note = note
         self._elapsed = elapsed
         self._file = self._folder / f"{time.time_ns():020d}-{secrets.token_hex(8)}.json"
         self._own = Verdicts()
+        self._own_accused: set[Accusation] = set()
+        self._acquitted: Level | None = None
         self._ended: list[Path] = []
         self._torn: list[Path] = []
         self._unsaved = self._told = False
@@ -76,25 +92,40 @@ class State:
         self._own.add([verdict])
         self._unsaved = True
 
+    def accuse(self, accusation: Accusation) -> None:
+        """Keep what this run found by comparing shards."""
+        self._own_accused.add(accusation)
+        self._unsaved = True
+
+    def acquit(self, level: Level) -> None:
+        """Drop, when all is saved, what earlier runs found so at this level or a shallower one."""
+        self._acquitted = level
+        self._unsaved |= bool(self.accused)
+
     def save_when_due(self) -> None:
         """Save what this run saw, if some seconds have passed since that was last done."""
         if self._unsaved and self._elapsed() >= self._next:
-            self._save(self._own, finished=False)
+            self._save(_Saved(self._own, self._own_accused), finished=False)
 
     def close(self) -> None:
         """Save all, together with what ended runs left, and remove what that makes needless."""
         if not self._unsaved:
             return
-        ended = [(path, found) for path in self._ended if (found := self._verdicts(path))]
-        gathered = Verdicts(verdict for _, found in ended for verdict in found)
+        ended = [(path, found) for path in self._ended if (found := self._saved(path))]
+        gathered = Verdicts(verdict for _, found in ended for verdict in found.verdicts)
         gathered.add(self._own)  # last: within one second, this run was the later one
-        if self._save(gathered, finished=True):
+        accused = {each for _, found in ended for each in found.accused if self._stands(each)}
+        if self._save(_Saved(gathered, accused | self._own_accused), finished=True):
             for path, _ in ended:
                 with contextlib.suppress(OSError):
                     LOCAL.unlink(path)
             for path in self._torn:
                 with contextlib.suppress(OSError):
                     LOCAL.rename(path, path.with_suffix(".torn"))
+
+    def _stands(self, accusation: Accusation) -> bool:
+        level = self._acquitted
+        return level is None or not is_as_deep(level, accusation.level)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -107,13 +138,16 @@ class State:
             self._give_up(error, "verdicts of earlier runs cannot be read")
             return
         for name in filter(NAME.fullmatch, names):
-            self.known.add(self._verdicts(self._folder / name, tell=True) or ())
+            if (saved := self._saved(self._folder / name, tell=True)) is not None:
+                self.known.add(saved.verdicts)
+                self.accused |= saved.accused
 
-    def _verdicts(self, path: Path, *, tell: bool = False) -> list[Verdict] | None:
+    def _saved(self, path: Path, *, tell: bool = False) -> "_Saved | None":
         """What a file holds; None where it is gone or not whole."""
         try:
-            document = unseal(LOCAL.read(path), KIND)
+            document = {ACCUSED: [], **unseal(LOCAL.read(path), KIND)}
             validate(document, FIELDS)
+            accused = {Accusation(level, read_finding(line)) for level, line in document[ACCUSED]}
         except FileNotFoundError:
             return None  # another run has gathered it
         except (InvalidDocument, UnsupportedFormat, OSError) as error:
@@ -126,7 +160,7 @@ class State:
             return None
         if tell and (document["finished"] or self._is_old(path)):
             self._ended.append(path)
-        return [*_rows(document)]
+        return _Saved(Verdicts(_rows(document)), accused)
 
     def _is_old(self, path: Path) -> bool:
         try:
@@ -136,11 +170,11 @@ class State:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def _save(self, verdicts: Verdicts, *, finished: bool) -> bool:
+    def _save(self, what: "_Saved", *, finished: bool) -> bool:
         started = self._elapsed()
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            LOCAL.replace(self._file, seal(self._document(verdicts, finished=finished)))
+            LOCAL.replace(self._file, seal(self._document(what, finished=finished)))
         except OSError as error:
             self._give_up(error, "verdicts are not kept")
             saved = False
@@ -150,9 +184,11 @@ class State:
         self._next = ended + max(SAVE_SECONDS, SAVE_SHARE * (ended - started))
         return saved
 
-    def _document(self, verdicts: Verdicts, *, finished: bool) -> Document:
-        rows = [[*verdict[:-1], *verdict.file] for verdict in verdicts]
+    def _document(self, what: "_Saved", *, finished: bool) -> Document:
+        rows = [[*verdict[:-1], *verdict.file] for verdict in what.verdicts]
         own = {"store": self._store, "finished": finished, "verdicts": rows}
+        if what.accused:
+            own[ACCUSED] = [[level, finding.to_json()] for level, finding in what.accused]
         return {"format": FORMAT, "kind": KIND, **own}
 
     def _give_up(self, error: OSError, what: str) -> None:
@@ -160,6 +196,13 @@ class State:
         if not self._told:
             self._told = True
             self._note(f"{self._folder}: {what}: {error.strerror}; give --state another folder")
+
+
+class _Saved(NamedTuple):
+    """What one file holds."""
+
+    verdicts: Verdicts
+    accused: set[Accusation]
 
 
 def _rows(document: Document) -> Iterator[Verdict]:
@@ -176,9 +219,16 @@ def _row(value: object, path: str) -> list[Problem]:
     return []
 
 
+def _accusation(value: object, path: str) -> list[Problem]:
+    if isinstance(value, list) and len(value) == 2 and value[0] in LEVELS:  # noqa: PLR2004 - a pair
+        return [] if isinstance(value[1], dict) else [Problem(path, "type", "not a finding")]
+    return [Problem(path, "type", "not a level and a finding")]
+
+
 ROW: tuple[type, ...] = (int, int, str, int, bool, int, int, int)
 FIELDS: dict[str, Check] = {
     "store": hexadecimal(32),
     "finished": one_of(*(True, False)),
     "verdicts": array(_row),
+    ACCUSED: array(_accusation),
 }

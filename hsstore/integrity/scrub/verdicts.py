@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hsstore.model import keys
-from hsstore.model.finding import LEVELS, Level
+from hsstore.model.finding import LEVELS, Finding, Level
 from hsstore.storage.store import Store
 
 CLOCKS_DIFFER_SECONDS = 60
@@ -27,6 +27,17 @@ class Verdict(NamedTuple):
     time: int
     sound: bool
     file: FileHint
+
+
+class Accusation(NamedTuple):
+    """What a run to ``level`` found by comparing shards.
+
+    It stands while the shard has the finding's generation, until a run to that level or deeper has
+    compared all shards.
+    """
+
+    level: Level
+    finding: Finding
 
 
 class Standing(NamedTuple):
