@@ -33,6 +33,8 @@ from hsstore.model.finding import KINDS, LEVELS, Finding, Level, Summary, severi
 
 NO_REPORT = "give a report as fsck --report or fsck --json writes it"
 TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+BEGINNING = b'{"type": "run", '
+"""What the first bytes of a report are."""
 SOURCES = (TRANSFORMERS, SERVER, (*SERVER, *SPOOL))
 
 

@@ -220,6 +220,22 @@ def test_a_report_stays_out_of_the_store_and_in_files(
     assert main(["fsck", str(root)]) == 0
 
 
+def test_a_report_takes_the_place_of_an_earlier_one_and_of_no_other_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = filled_store(tmp_path / "store").root
+    other = filled_store(tmp_path / "other").root / keys.IDENTITY
+    before = other.read_bytes()
+    assert main(["fsck", str(root), "--report", str(other)]) == 8
+    assert "of an earlier one only, and this file is none" in capsys.readouterr().err
+    assert other.read_bytes() == before
+    report = tmp_path / "report.jsonl"
+    report.touch()
+    for _ in range(2):
+        assert main(["fsck", str(root), "--report", str(report)]) == 0
+        assert '"summary"' in report.read_text()
+
+
 def test_the_one_command_mends_false_states_as_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from hsstore.errors import MalformedInput, StorageFailed
 from hsstore.integrity.scrub.schedule import Scrub
 from hsstore.model.document import timestamp
 from hsstore.model.finding import Finding, Summary
-from hsstore.model.report import NO_REPORT, Checked, Report, ReportLines, Run, parse
+from hsstore.model.report import BEGINNING, NO_REPORT, Checked, Report, ReportLines, Run, parse
 from hsstore.storage.filesystem import LOCAL
 
 LARGEST_BYTES = 1 << 30
@@ -38,9 +38,9 @@ def read_report(path: str | os.PathLike[str]) -> Report:
 
 
 def write_report(lines: Iterable[str], path: str | os.PathLike[str]) -> None:
-    """Write a whole report in the place of what has its name.
+    """Write a whole report, in the place of an earlier one that has its name.
 
-    Raises MalformedInput for the name of something other than a file, StorageFailed.
+    Raises MalformedInput for the name of anything else, StorageFailed.
     """
     file = ReportFile(path, lambda _: None)
     for line in lines:
@@ -108,9 +108,9 @@ class Transcript:
 class ReportFile:
     """A report that is written line by line, and whole up to its last line at any moment.
 
-    With its first line it takes the place of what had its name. Raises MalformedInput for a name
-    of something other than a file, StorageFailed where the first line cannot be written; what
-    cannot be written later is told once (``whole`` is False then), and no reason to end a run.
+    With its first line it takes the place of an earlier report. Raises MalformedInput for the name
+    of anything else, StorageFailed where the first line cannot be written; what cannot be written
+    later is told once (``whole`` is False then), and no reason to end a run.
     """
 
     def __init__(self, path: str | os.PathLike[str], note: Callable[[str], None]) -> None:
@@ -161,12 +161,23 @@ class ReportFile:
 
     def _refuse_other_things(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(LOCAL.status(self._path).st_mode):
+            status = LOCAL.status(self._path)
+            if not stat.S_ISREG(status.st_mode):
                 raise MalformedInput(
                     "a report takes the place of a file, and this is none",
                     place=str(self._path),
                     remedy="give --report a file; --json prints the same lines",
                 )
+            if status.st_size and not self._is_report():
+                raise MalformedInput(
+                    "a report takes the place of an earlier one only, and this file is none",
+                    place=str(self._path),
+                    remedy="give --report another file",
+                )
+
+    def _is_report(self) -> bool:
+        with self._path.open("rb") as file:
+            return file.read(len(BEGINNING)) == BEGINNING
 
     def _append(self, raw: bytes) -> None:
         if self._fd is not None:
