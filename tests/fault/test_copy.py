@@ -24,12 +24,14 @@ from hsstore.integrity.copying.copy import copy_store
 from hsstore.integrity.copying.cut import PARENT
 from hsstore.integrity.copying.result import CopyResult
 from hsstore.integrity.fsck import fsck
+from hsstore.integrity.mending.waive import waive
 from hsstore.integrity.repair import repair
 from hsstore.model import keys
 from hsstore.model.progress import Silent
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.reader import Reader
 from hsstore.storage.store import Store
+from hsstore.storage.waivers import read_waiver, waivers
 from hsstore.testing import damage
 from hsstore.testing.damage import CORPUS, SHARD, Damage
 from hsstore.testing.scenarios import REPLAY, store_in
@@ -461,6 +463,20 @@ def test_a_part_has_the_states_of_its_parent_and_names_their_digests(
         copied(store, tmp_path / "part", layers="1,final", samples=words)
     with pytest.raises(StoreExists):
         copied(store, tmp_path / "part", layers="final,1", samples=words[:2])
+
+
+def test_what_is_waived_is_waived_in_a_part_too(store: Store, tmp_path: Path) -> None:
+    destination, words = tmp_path / "part", ["2", "7", "11"]
+    assert copied(store, destination, layers="final", samples=words).complete
+    assert errors(destination) == {"sample-absent"}
+    waive(store, [key_of(7)], "too long", apply=True)
+    for _ in range(2):
+        assert copied(store, destination, layers="final", samples=words).before > 0
+        assert errors(destination) == set()
+    theirs, ours = read_waiver(Store.open(destination), 1), read_waiver(store, 7)
+    assert (theirs.key, theirs.reason, theirs.when) == (ours.key, ours.reason, ours.when)
+    assert copied(store, tmp_path / "none", samples=["2", "11"]).complete
+    assert waivers(Store.open(tmp_path / "none")) == {}
 
 
 def test_a_store_of_the_same_samples_from_elsewhere_is_another(

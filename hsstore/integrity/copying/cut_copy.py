@@ -4,6 +4,7 @@ from functools import cached_property
 
 from hsstore.integrity.copying import cut as cuts
 from hsstore.integrity.copying.cut import Cut, Cutter
+from hsstore.integrity.copying.cut_waivers import carry_waivers
 from hsstore.integrity.copying.place import Place
 from hsstore.integrity.copying.run import Run
 from hsstore.model.keys import ShardVersion
@@ -31,7 +32,7 @@ class CutCopy(Run):
         cuts.refuse_another(self._cut, self.place.opened())
 
     def prepare(self) -> None:
-        """Say what stays behind: calibrations and waivers are of the parent."""
+        """What it has besides shards was made with it; calibrations are the parent's own."""
 
     def refuse_full(self, needed: int) -> None:
         """OutOfSpace where it does not fit: how far states compress shows only once they are.
@@ -81,3 +82,7 @@ class CutCopy(Run):
             return False
         self._cutter.copy(claim.shard, claim)
         return True
+
+    def finish(self) -> None:
+        """What is waived there is waived here."""
+        carry_waivers(self._cut, self.store)

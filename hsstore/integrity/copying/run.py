@@ -77,6 +77,10 @@ class Run(ABC):
         Raises Damaged.
         """
 
+    @abstractmethod
+    def finish(self) -> None:
+        """Bring what follows the shards."""
+
     def run(self) -> CopyResult:
         """Do it. Raises as copy_store."""
         self.store = self._made()
@@ -85,6 +89,7 @@ class Run(ABC):
         self.result.uuid = self.store.identity.uuid
         self.result.shards = self.store.plan.shards
         self._copy_all(self._sized(self.lacking()))
+        self.finish()
         self.result.bytes_copied = self.meter.bytes_copied
         return self.result
 
