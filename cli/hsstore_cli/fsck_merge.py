@@ -84,8 +84,9 @@ def _lines(merged: "Merged", reports: list["Report"], written: Path | None) -> I
     summary = merged.summary
     found = ", ".join(f"{name}s: {count}" for name, count in summary.findings.items() if count)
     yield (
-        f"{len(reports)} reports: {summary.shards_checked} of {summary.shards_total} shards "
-        f"checked at level {summary.level}, {render.size(summary.bytes_checked)} hashed: "
+        f"{len(reports)} report{'s' * (len(reports) > 1)}: "
+        f"{summary.shards_checked} of {summary.shards_total} shards checked "
+        f"at level {summary.level}, {render.size(summary.bytes_checked)} hashed: "
         f"{found or 'nothing wrong'}"
     )
     if merged.checked:

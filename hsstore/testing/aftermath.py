@@ -90,15 +90,15 @@ class Stage:
         scenario.truth(self.folder)
         if promised.committed:
             there = Store.open(store_in(self.folder), to_check=True).committed()
-            assert promised.committed <= there.keys(), "a committed shard is gone"  # noqa: S101
-        assert not promised.done or scenario.gained(self.folder), "success was false"  # noqa: S101
+            assert promised.committed <= there.keys(), "a committed shard is gone"
+        assert not promised.done or scenario.gained(self.folder), "success was false"
         filesystem = FaultyFilesystem()
         witness = Witness(filesystem)
         with small_syncs(), _nobody_provably_dead() if other_boot else contextlib.nullcontext():
             scenario.work(self.folder, filesystem, witness)
         lost = promised.safe & set(witness.asked)
-        assert not lost, f"samples {sorted(lost)} were safe and are computed again"  # noqa: S101
-        assert scenario.verdict(self.folder) == self.expected, "it ends otherwise"  # noqa: S101
+        assert not lost, f"samples {sorted(lost)} were safe and are computed again"
+        assert scenario.verdict(self.folder) == self.expected, "it ends otherwise"
 
 
 def recorded(
@@ -117,7 +117,7 @@ def recorded(
             filesystem.recording, filesystem.deadly = False, (killed, turn)
             with contextlib.suppress(Crash):
                 stage.scenario.work(stage.folder, filesystem, witness)
-            assert witness.done is None, f"nothing comes to {killed}"  # noqa: S101
+            assert witness.done is None, f"nothing comes to {killed}"
             filesystem.heal()
             filesystem.recording = True
             filesystem.sites.clear()

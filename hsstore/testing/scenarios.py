@@ -467,7 +467,7 @@ def _exact(folder: Path) -> object:
 def _old_or_new(folder: Path) -> object:
     """The first sample is absent in the first generation, and everything else is right."""
     store = Store.open(store_in(folder))
-    assert 0 in store.committed(), "a committed shard is gone"  # noqa: S101
+    assert 0 in store.committed(), "a committed shard is gone"
     old = store.committed()[0][0].generation == 1
     with contextlib.suppress(*((SampleAbsent,) if old else ())):
         assert_exact(store.root)
@@ -479,7 +479,7 @@ def _exact_and_kept(folder: Path) -> object:
     """The bytes that nobody can explain are still there."""
     root = store_in(folder)
     kept = [root / keys.shard_file(0), *(root / keys.QUARANTINE).iterdir()]
-    assert any(path.exists() and path.read_bytes() == UNEXPLAINED for path in kept)  # noqa: S101
+    assert any(path.exists() and path.read_bytes() == UNEXPLAINED for path in kept)
     return _exact(folder)
 
 
@@ -492,7 +492,7 @@ def _planned(folder: Path) -> object:
     """The plan, its token files and its table are whole, and so is what is committed."""
     store = Store.open(store_in(folder))
     planned = LENGTHS + MORE if store.plan.generation else LENGTHS
-    assert [store.samples.extent(n).rows for n in range(store.plan.samples)] == [*planned]  # noqa: S101
+    assert [store.samples.extent(n).rows for n in range(store.plan.samples)] == [*planned]
     for shard in range(store.plan.shards):
         store.tokens(shard)
     return assert_exact(store.root)
@@ -512,7 +512,7 @@ def _others_exact(folder: Path) -> object:
 def _others_there(folder: Path) -> object:
     """A waiver that is there, under its name, is whole or still the torn one."""
     store = Store.open(store_in(folder))
-    assert {*waiver_numbers(store)} <= {0}  # noqa: S101
+    assert {*waiver_numbers(store)} <= {0}
     return _others_exact(folder)
 
 
@@ -589,8 +589,8 @@ def _mended(folder: Path) -> object:
     clear_leftovers(store, Silent())
     # What a dead one did not come to rename into place is for gc.
     left = [Path(name).parts[0] for name in leftovers(store.root)]
-    assert {*left} <= {keys.ZARR, keys.PLAN, keys.QUARANTINE}, left  # noqa: S101
-    assert assert_exact(store.root) == store.plan.samples  # noqa: S101
+    assert {*left} <= {keys.ZARR, keys.PLAN, keys.QUARANTINE}, left
+    assert assert_exact(store.root) == store.plan.samples
     return contents(store), _files(folder, keys.PLAN), _arrays(folder)
 
 
@@ -645,7 +645,7 @@ def _same(folder: Path) -> object:
     differing = sorted(
         n for n in copied.keys() | original.keys() if copied.get(n) != original.get(n)
     )
-    assert not differing, differing  # noqa: S101
+    assert not differing, differing
     return assert_exact(store_in(folder))
 
 
@@ -672,7 +672,7 @@ def _files(folder: Path, part: str) -> dict[str, bytes]:
 def _given_back(folder: Path) -> object:
     root = store_in(folder)
     clear_leftovers(Store.open(root), Silent())
-    assert assert_exact(root) == len(LENGTHS + MORE)  # noqa: S101
+    assert assert_exact(root) == len(LENGTHS + MORE)
     names = (keys.IDENTITY, keys.plan(0), keys.plan(1))
     return [(root / n).read_bytes() == (_replica_of(folder) / n).read_bytes() for n in names]
 

@@ -28,7 +28,7 @@ def assert_exact(root: Path) -> int:
 def assert_complete(root: Path) -> None:
     """All samples are committed, and nothing of how that came about is left."""
     store = Store.open(root)
-    assert assert_exact(root) == store.plan.samples  # noqa: S101 - a verdict for tests
+    assert assert_exact(root) == store.plan.samples
     assert_tidy(root)
 
 
