@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
@@ -111,6 +112,23 @@ class HiddenStateDataset(Dataset[Item]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        """The shard of every sample, int64 [len(self)]."""
+        table = self._store.samples
+        return table.start[self._samples] // table.shard_rows
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits that name the store, and which of its samples these are, in what lengths.
+
+        Unlike ``snapshot_id`` it stays the same where a shard is replaced.
+        """
+        digest = xxhash.xxh3_128(self._store.identity.uuid.encode())
+        digest.update(np.ascontiguousarray(self._samples, "<i8").data)
+        digest.update(np.ascontiguousarray(self.lengths, "<i4").data)
+        return digest.hexdigest()
+
     def __getitem__(self, index: int) -> Item:
         states = torch.empty(self._shape(index), dtype=self._dtype)
         return self.read_into(index, states)
@@ -122,23 +140,34 @@ class HiddenStateDataset(Dataset[Item]):
         ``hidden_states`` is the view ``out[:tokens]``. Raises ValueError for another tensor, and
         what reading a sample raises.
         """
-        shape = self._shape(index)
-        if not _takes(out, shape, self._dtype):
-            raise ValueError(
-                f"out is {out.dtype} {tuple(out.shape)} on {out.device}; it must be contiguous "
-                f"{self._dtype} of at least {shape} on the CPU"
-            )
-        states = out[: shape[0]]
-        sample = int(self._samples[index])
-        with self._naming(sample):
-            key, ids, mask = self._tokens(sample)
-            self._read(sample, states)
+        states = self._part_of(out, index)
+        key, ids, mask = self._read_sample(index, states)
         return Item(
             id=key,
             input_ids=torch.from_numpy(ids.astype(np.int64)),
             loss_mask=torch.from_numpy(mask.astype(np.bool_)),
             hidden_states=states,
         )
+
+    def fill(
+        self, index: int, out: torch.Tensor, input_ids: torch.Tensor, loss_mask: torch.Tensor
+    ) -> str:
+        """Read all of a sample into memory that the caller keeps, and return its id.
+
+        ``out`` as in ``read_into``; ``input_ids`` int64 and ``loss_mask`` bool, contiguous CPU
+        tensors [at least tokens]. What lies behind the sample's tokens is left as it is. Nothing
+        that grows with the sample is allocated, unless its store is compressed. Raises as
+        ``read_into`` does.
+        """
+        key, ids, mask = self._read_sample(index, self._part_of(out, index))
+        np.copyto(input_ids.numpy()[: len(ids)], ids)
+        np.copyto(loss_mask.numpy()[: len(mask)], mask, casting="unsafe")
+        return key
+
+    def memory(self, tokens: int) -> torch.Tensor:
+        """Uninitialised memory for so many tokens, of the kind that ``read_into`` takes."""
+        geometry = self._store.identity.geometry
+        return torch.empty((tokens, geometry.layers, geometry.hidden_size), dtype=self._dtype)
 
     def check_snapshot(self) -> None:
         """SnapshotChanged where shards were committed or replaced since opening."""
@@ -158,6 +187,26 @@ class HiddenStateDataset(Dataset[Item]):
     def _shape(self, index: int) -> tuple[int, int, int]:
         geometry = self._store.identity.geometry
         return int(self.lengths[index]), geometry.layers, geometry.hidden_size
+
+    def _part_of(self, out: torch.Tensor, index: int) -> torch.Tensor:
+        """The first rows of ``out``, as many as the sample has tokens; ValueError if it has not."""
+        shape = self._shape(index)
+        if not _takes(out, shape, self._dtype):
+            raise ValueError(
+                f"out is {out.dtype} {tuple(out.shape)} on {out.device}; it must be contiguous "
+                f"{self._dtype} of at least {shape} on the CPU"
+            )
+        return out[: shape[0]]
+
+    def _read_sample(
+        self, index: int, states: torch.Tensor
+    ) -> tuple[str, NDArray[np.int32], NDArray[np.uint8]]:
+        """Fill ``states``, and return the sample's key, token ids and loss mask."""
+        sample = int(self._samples[index])
+        with self._naming(sample):
+            tokens = self._tokens(sample)
+            self._read(sample, states)
+        return tokens
 
     def _process(self) -> "_Opened":
         """What this process has open; a forked child starts afresh."""
