@@ -23,6 +23,7 @@ from hsstore.training.skipping import Skipped
 from hsstore.training.snapshot import take_snapshot
 from hsstore.views.choose import View, ViewName, choose
 from hsstore.views.item import Item
+from hsstore.views.plain import RawView
 from hsstore.views.where import Where, select
 
 if TYPE_CHECKING:
@@ -105,7 +106,6 @@ class HiddenStateDataset(Dataset[T_co]):
 
     Attributes:
         snapshot_id: 32 hex digits that name the committed shards at opening.
-        selection_id: 32 hex digits that name which samples are served, in order, and how long.
         excluded: how many samples were left out as lacking, ``waived`` ones among them.
         waived: how many of them somebody has accepted to go without.
         filtered: how many samples each criterion of ``where`` left out, by its name.
@@ -212,9 +212,18 @@ class HiddenStateDataset(Dataset[T_co]):
         lengths: NDArray[np.int32] = self._store.samples.length[self._samples]
         self.lengths = lengths if max_length is None else np.minimum(lengths, np.int32(max_length))
 
-    @functools.cached_property
-    def selection_id(self) -> str:
-        """xxh3_128 over the store's uuid, its sample numbers (int64) and lengths (int32)."""
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        """The shard of every sample, int64 [len(self)]."""
+        table = self._store.samples
+        return table.start[self._samples] // table.shard_rows
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits that name the store, and which of its samples these are, in what lengths.
+
+        Unlike ``snapshot_id`` it stays the same where a shard is replaced.
+        """
         digest = xxhash.xxh3_128(self._store.identity.uuid.encode())
         digest.update(np.ascontiguousarray(self._samples, "<i8").data)
         digest.update(np.ascontiguousarray(self.lengths, "<i4").data)
@@ -230,8 +239,7 @@ class HiddenStateDataset(Dataset[T_co]):
         return len(self._samples)
 
     def __getitem__(self, index: int) -> T_co:
-        states = torch.empty(self._shape(index), dtype=self.stored_dtype)
-        return self.read_into(index, states)
+        return self.read_into(index, self.memory(int(self.lengths[index])))
 
     def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
         """The samples of a batch; a DataLoader asks so. What is skipped is not among them."""
@@ -268,25 +276,40 @@ class HiddenStateDataset(Dataset[T_co]):
         view says; of ``"raw"``, the ``hidden_states`` are ``out[:tokens]``. Raises ValueError for
         another tensor, and what reading a sample raises.
         """
-        shape = self._shape(index)
-        if not _takes(out, shape, self.stored_dtype):
-            raise ValueError(
-                f"out is {out.dtype} {tuple(out.shape)} on {out.device}; it must be contiguous "
-                f"{self.stored_dtype} of at least {shape} on the CPU"
-            )
-        states = out[: shape[0]]
-        sample = int(self._samples[index])
-        with self._naming(sample):
-            key, ids, mask = self._tokens(sample)
-            self._read(sample, states)
+        states = self._part_of(out, index)
+        key, ids, mask = self._read_sample(index, states)
         item = Item(
             id=key,
-            input_ids=torch.from_numpy(ids[: shape[0]].astype(np.int64)),
-            loss_mask=torch.from_numpy(mask[: shape[0]].astype(np.bool_)),
+            input_ids=torch.from_numpy(ids.astype(np.int64)),
+            loss_mask=torch.from_numpy(mask.astype(np.bool_)),
             hidden_states=states,
         )
         served: T_co = self._view(item)
         return served
+
+    def fill(
+        self, index: int, out: torch.Tensor, input_ids: torch.Tensor, loss_mask: torch.Tensor
+    ) -> str:
+        """Read a sample into memory that the caller keeps, and return its id.
+
+        ``out`` as in ``read_into``; ``input_ids`` int64 and ``loss_mask`` bool, contiguous CPU
+        tensors [at least tokens]. What lies behind the sample's tokens is left as it is. Nothing
+        that grows with the sample is allocated, unless its store is compressed. Raises as
+        ``read_into`` does, and ValueError where the dataset has a view, layers or a dtype of its
+        own: what is filled is what is stored.
+        """
+        if self._view != RawView():
+            raise ValueError(
+                "fill reads what is stored; open the dataset without view, layers, dtype"
+            )
+        key, ids, mask = self._read_sample(index, self._part_of(out, index))
+        np.copyto(input_ids.numpy()[: len(ids)], ids)
+        np.copyto(loss_mask.numpy()[: len(mask)], mask, casting="unsafe")
+        return key
+
+    def memory(self, tokens: int) -> torch.Tensor:
+        """Uninitialised memory for so many tokens, of the kind that ``read_into`` takes."""
+        return torch.empty((tokens, *self.row_shape), dtype=self.stored_dtype)
 
     def check_snapshot(self) -> None:
         """SnapshotChanged where shards were committed or replaced since opening."""
@@ -301,6 +324,26 @@ class HiddenStateDataset(Dataset[T_co]):
 
     def _shape(self, index: int) -> tuple[int, int, int]:
         return int(self.lengths[index]), *self.row_shape
+
+    def _part_of(self, out: torch.Tensor, index: int) -> torch.Tensor:
+        """The first rows of ``out``, as many as the sample has tokens; ValueError if it has not."""
+        shape = self._shape(index)
+        if not _takes(out, shape, self.stored_dtype):
+            raise ValueError(
+                f"out is {out.dtype} {tuple(out.shape)} on {out.device}; it must be contiguous "
+                f"{self.stored_dtype} of at least {shape} on the CPU"
+            )
+        return out[: shape[0]]
+
+    def _read_sample(
+        self, index: int, states: torch.Tensor
+    ) -> tuple[str, NDArray[np.int32], NDArray[np.uint8]]:
+        """Fill ``states``, and return the sample's key, and token ids and loss mask as served."""
+        sample, tokens = int(self._samples[index]), len(states)
+        with self._naming(sample):
+            key, ids, mask = self._tokens(sample)
+            self._read(sample, states)
+        return key, ids[:tokens], mask[:tokens]
 
     def _process(self) -> "_Opened":
         """What this process has open; a forked child starts afresh."""

@@ -2,21 +2,21 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import xxhash
 from torch.utils.data import IterableDataset, get_worker_info
 from typing_extensions import TypeVar
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import MalformedInput, SnapshotChanged
 from hsstore.training.dataset import HiddenStateDataset
 from hsstore.views.item import Item
 
+Replaced = Literal["raise", "accept"]
 T_co = TypeVar("T_co", covariant=True, default=Item)
 
 # What a state must share with the stream that takes it up, and why not if it does not.
 _FIXED = {
-    "selection": "of other samples: another store, filter, length or selection of what is there",
     "rank": "of another rank",
     "ranks": "of another number of ranks",
     "worker": "of another DataLoader worker",
@@ -56,7 +56,8 @@ class HiddenStateStream(IterableDataset[T_co]):
     be the same again. PyTorch's own DataLoader does so without workers only: with workers each has
     its own stream, and the state of the one in the main process does not move. The order is
     iterated anew and its beginning passed over, and compared with what was served; one that is a
-    StatefulOrder goes on by its own state instead.
+    StatefulOrder goes on by its own state instead. An order that makes each epoch another one does
+    so in every process by itself: with workers that are not persistent, tell it the epoch.
     """
 
     def __init__(
@@ -66,11 +67,18 @@ class HiddenStateStream(IterableDataset[T_co]):
         *,
         rank: int = 0,
         ranks: int = 1,
+        replaced: Replaced = "raise",
     ) -> None:
-        """``order`` yields indexes of ``dataset``: a list, or a sampler. ValueError for a rank."""
+        """``order`` yields indexes of ``dataset``: a list, or a sampler.
+
+        ``replaced`` says whether a state is taken up although shards were replaced since. Raises
+        ValueError for a rank outside of its number and for an unknown option.
+        """
         if not 0 <= rank < ranks:
             raise ValueError(f"rank is {rank} of {ranks}; it must be from 0 to {ranks - 1}")
-        self._dataset = dataset
+        if replaced not in {"raise", "accept"}:
+            raise ValueError(f"replaced is {replaced!r}, not one of raise, accept")
+        self._dataset, self._replaced = dataset, replaced
         self._order: Iterable[int] = range(len(dataset)) if order is None else order
         self._rank, self._ranks = rank, ranks
         self._progress: _Progress | None = None
@@ -90,7 +98,8 @@ class HiddenStateStream(IterableDataset[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         """Begin an iteration, where a loaded state says or else at the beginning.
 
-        Raises MalformedInput where that state is of another stream or order.
+        Raises MalformedInput where that state is of another stream or order, SnapshotChanged where
+        the store is another one than it was.
         """
         # Not a generator: a state is taken up now, and told of, before the first sample is read.
         state, self._to_resume = self._to_resume, None
@@ -105,6 +114,8 @@ class HiddenStateStream(IterableDataset[T_co]):
         progress = self._progress or _Progress()
         return {
             **self._fixed(),
+            "fingerprint": self._dataset.fingerprint,
+            "snapshot_id": self._dataset.snapshot_id,
             "position": progress.position,
             "finished": progress.finished,
             "passed": progress.passed.hexdigest(),
@@ -152,7 +163,6 @@ class HiddenStateStream(IterableDataset[T_co]):
     def _fixed(self) -> dict[str, Any]:
         worker, workers = _worker()
         return {
-            "selection": self._dataset.selection_id,
             "rank": self._rank,
             "ranks": self._ranks,
             "worker": worker,
@@ -166,6 +176,16 @@ class HiddenStateStream(IterableDataset[T_co]):
                     f"the state is {_FIXED[name]} ({name} {state[name]}, here {own})",
                     remedy="resume with what the state was taken with, or begin a new epoch",
                 )
+        if state["fingerprint"] != self._dataset.fingerprint:
+            raise SnapshotChanged(
+                "the dataset has other samples, or other lengths, than when the state was taken",
+                remedy="open the same samples with the same options, or begin a new epoch",
+            )
+        if state["snapshot_id"] != self._dataset.snapshot_id and self._replaced == "raise":
+            raise SnapshotChanged(
+                "shards were replaced since the state was taken; the samples are the same",
+                remedy='go on with the replacements: make the stream with replaced="accept"',
+            )
 
 
 class _Progress:

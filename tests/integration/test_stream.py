@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import MalformedInput, SnapshotChanged
 from hsstore.model import keys
 from hsstore.storage.store import Store
-from hsstore.testing.stores import empty_store, fill, key_of
+from hsstore.testing.stores import empty_store, fill, key_of, replace
 from hsstore.training.collate import pad_collate
 from hsstore.training.dataset import HiddenStateDataset
 from hsstore.training.stream import HiddenStateStream, StatefulOrder
@@ -218,8 +218,25 @@ def test_the_state_of_another_stream_is_refused(
 def test_the_state_of_another_selection_is_refused(store: Store) -> None:
     other = HiddenStateStream(HiddenStateDataset(store.root, where=Where(min_length=2)))
     other.load_state_dict(HiddenStateStream(HiddenStateDataset(store.root)).state_dict())
-    with pytest.raises(MalformedInput, match="of other samples: another store, filter, length"):
+    with pytest.raises(SnapshotChanged, match="other samples, or other lengths"):
         iter(other)
+
+
+def test_replaced_shards_are_told_or_accepted(tmp_path: Path) -> None:
+    store = fill(empty_store(tmp_path / "store", LENGTHS))
+    first = HiddenStateStream(HiddenStateDataset(store.root), ORDER)
+    next(iter(first))
+    replace(store, 1)
+    dataset = HiddenStateDataset(store.root)
+    other = HiddenStateStream(dataset, ORDER)
+    other.load_state_dict(first.state_dict())
+    with pytest.raises(SnapshotChanged, match="shards were replaced since the state was taken"):
+        iter(other)
+    accepting = HiddenStateStream(dataset, ORDER, replaced="accept")
+    accepting.load_state_dict(first.state_dict())
+    assert served(accepting) == named(ORDER[1:])
+    with pytest.raises(ValueError, match="replaced is 'ignore'"):
+        HiddenStateStream(dataset, replaced="ignore")  # type: ignore[arg-type]
 
 
 def test_another_number_of_workers_is_refused(dataset: HiddenStateDataset) -> None:

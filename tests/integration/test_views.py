@@ -390,5 +390,25 @@ def test_a_selection_names_what_it_serves(store: Store) -> None:
         HiddenStateDataset(store.root, where=Where(min_length=3)),
         HiddenStateDataset(store.root, max_length=4),
     ]
-    assert len({dataset.selection_id for dataset in options}) == 3
-    assert HiddenStateDataset(store.root, view="specforge").selection_id == options[0].selection_id
+    assert len({dataset.fingerprint for dataset in options}) == 3
+    assert HiddenStateDataset(store.root, view="specforge").fingerprint == options[0].fingerprint
+
+
+def test_memory_that_is_filled_has_what_is_stored(store: Store) -> None:
+    dataset = HiddenStateDataset(store.root, max_length=6)
+    out, ids, mask = dataset.memory(8).fill_(1), torch.full((8,), 7), torch.ones(8).bool()
+    assert dataset.fill(2, out, ids, mask) == key_of(2)
+    assert torch.equal(out[:6], stored(store, 2)[:6])
+    assert ids.tolist() == [*ids_of(2, 9)[:6].tolist(), 7, 7]
+    assert mask.tolist() == [False, *[True] * 7]
+    assert out[6:].eq(1).all()
+    assert dataset.shards.tolist() == [store.samples.extent(n).shard for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"layers": (1,)}, {"dtype": torch.float32}, {"view": "by_layer"}]
+)
+def test_memory_is_not_filled_past_a_view(store: Store, options: dict[str, object]) -> None:
+    dataset = HiddenStateDataset(store.root, **options)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="fill reads what is stored"):
+        dataset.fill(0, dataset.memory(5), torch.zeros(5).long(), torch.zeros(5).bool())
