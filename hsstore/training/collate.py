@@ -5,7 +5,7 @@ from typing import TypedDict, final
 
 import torch
 
-from hsstore.training.dataset import Item
+from hsstore.views.item import Item
 
 PADDING = -1
 """The document id of a position that belongs to no sample."""
