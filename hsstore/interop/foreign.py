@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hsstore.storage.tokenised import Samples
+
 FAULTS = {
     "empty": "the file has no bytes",
     "truncated": "the file ends before its container does",
@@ -188,6 +190,13 @@ class Format(Protocol):
         """The sample files of a tree, in natural order (data_2 before data_10).
 
         Raises OSError where a folder cannot be listed.
+        """
+        ...
+
+    def own_dataset(self, root: Path) -> Samples | None:
+        """The dataset that lies in a tree, its samples named after their files.
+
+        None where this tree has none. Raises MalformedInput where it is damaged, OSError.
         """
         ...
 
