@@ -439,13 +439,14 @@ def test_the_weight_of_the_final_norm_refutes_a_norm(tree: Path, model: Path) ->
 
 def test_a_store_of_something_else_is_not_filled(tree: Path) -> None:
     store = put(tree, dataset=dataset(tree)).store
-    for told, more in (
-        (Told("0,1,2", "vllm", "post"), {}),
-        (Told("0,1,2", "specforge", "pre"), {}),
-        (POST, {"dataset": dataset(tree, SAMPLES[::-1])}),
+    other = dataset(tree, SAMPLES[::-1])
+    for told, given in (
+        (Told("0,1,2", "vllm", "post"), None),
+        (Told("0,1,2", "specforge", "pre"), None),
+        (POST, other),
     ):
         with pytest.raises(MalformedInput, match="the store"):
-            put(tree, told, **more)
+            put(tree, told, dataset=given)
     assert len(contents(store)) == 23
 
 
