@@ -78,19 +78,24 @@ def as_safetensors(item: Mapping[str, Any], path: Path) -> None:
     save_file(dict(item), path)
 
 
-def specforge_tree(root: Path, samples: int, save: Saver = as_zip, suffix: str = ".ckpt") -> Path:
-    """A tree as SpecForge writes it: ``rows_0-2000/data_7.ckpt``."""
-    for sample in range(samples):
-        begin = sample // FOLDER_ROWS * FOLDER_ROWS
-        folder = root / f"rows_{begin}-{begin + FOLDER_ROWS}"
-        folder.mkdir(parents=True, exist_ok=True)
-        save(specforge_item(sample), folder / f"data_{sample}{suffix}")
-    return root
+def item_for(suffix: str) -> Callable[[int], dict[str, Any]]:
+    """What a tree of files of that suffix holds of a sample."""
+    return speculators_item if suffix == ".safetensors" else specforge_item
 
 
-def speculators_tree(root: Path, samples: int) -> Path:
-    """A tree as vLLM writes it: ``hs_7.safetensors``."""
-    root.mkdir(parents=True, exist_ok=True)
+def path_of(root: Path, sample: int, suffix: str) -> Path:
+    """Where a sample lies: ``rows_0-2000/data_7.ckpt``, ``hidden_states/hs_7.safetensors``."""
+    if suffix == ".safetensors":
+        return root / "hidden_states" / f"hs_{sample}{suffix}"
+    begin = sample // FOLDER_ROWS * FOLDER_ROWS
+    return root / f"rows_{begin}-{begin + FOLDER_ROWS}" / f"data_{sample}{suffix}"
+
+
+def tree(root: Path, samples: int, save: Saver = as_zip, suffix: str = ".ckpt") -> Path:
+    """A tree as SpecForge writes it, or as vLLM where the suffix is ``.safetensors``."""
+    item = item_for(suffix)
     for sample in range(samples):
-        as_safetensors(speculators_item(sample), root / f"hs_{sample}.safetensors")
+        path = path_of(root, sample, suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(item(sample), path)
     return root

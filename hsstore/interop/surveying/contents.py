@@ -1,4 +1,4 @@
-"""What the values of states give away: infinities, NaN, layers or stretches of zeros."""
+"""What the values of states give away: infinities, NaN, layers, rows or stretches of zeros."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +18,8 @@ STRETCH_BYTES = 2048
 def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
     """What is wrong with the states of one key, C-contiguous [tokens, layers, hidden].
 
-    bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer of zeros, nor a
-    stretch of them: they are pages that were never written, or states that were never computed.
+    bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer or
+    a row of zeros, nor a stretch of them: they are pages that were never written, or states that were never computed.
     """
     wild = np.count_nonzero(_not_finite(dtype, states))
     if wild:
@@ -30,6 +30,8 @@ def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
         yield Fault("all-zero", f"all of {key}")
     elif len(layers):
         yield Fault("all-zero", f"layers {', '.join(map(str, layers))} of {key}, counted from 0")
+    elif len(rows := np.flatnonzero(~there.any(axis=(1, 2)))):
+        yield Fault("all-zero", f"{len(rows)} rows of {key}, the first is {rows[0]}")
     else:
         yield from _stretches(key, there, STRETCH_BYTES // states.itemsize)
 
