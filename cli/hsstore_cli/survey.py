@@ -10,7 +10,7 @@ from hsstore_cli import render
 from hsstore_cli.exit_codes import OK, PROBLEMS, STOPPED
 from hsstore_cli.options import Command, PathArgument, json_option
 from hsstore_cli.scrub_options import interruptible
-from hsstore_cli.survey_page import finding_lines, summary_lines
+from hsstore_cli.survey_page import Page
 
 if TYPE_CHECKING:
     from hsstore.interop.surveying.finding import Depth, SurveySummary
@@ -107,17 +107,18 @@ def command(
             threads=threads,
             progress=progress,
         )
+        page = Page()
         findings = contextlib.closing(iter(run))
         with contextlib.suppress(KeyboardInterrupt), interruptible(), findings as found:
             for finding in found:
                 if as_json:
                     render.emit_json(finding.to_json())
                 else:
-                    render.show(*finding_lines(finding))
+                    page.add(finding)
     if as_json:
         render.emit_json(run.summary.to_json())
     else:
-        render.show(*summary_lines(run.summary, dataset, redo))
+        page.end(run.summary, dataset, redo)
     ctx.exit(_exit_code(run.summary))
 
 

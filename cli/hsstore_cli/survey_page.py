@@ -1,5 +1,6 @@
 """What a survey says to people."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,29 @@ if TYPE_CHECKING:
     from hsstore.interop.surveying.finding import Cost, SurveyFinding, SurveySummary, Tally
 
 FOLDERS_SHOWN = 20
+# Of one kind.
+FINDINGS_SHOWN = 20
 
 
-def finding_lines(finding: "SurveyFinding") -> Iterator[str]:
-    """A finding in one line: how grave, what, where."""
-    where = "" if finding.path is None else f"{finding.path}: "
-    yield f"{finding.severity} {finding.kind}: {where}{finding.detail}"
+class Page:
+    """Writes findings as they come, of each kind the first few."""
+
+    def __init__(self) -> None:
+        self._shown: Counter[str] = Counter()
+
+    def add(self, finding: "SurveyFinding") -> None:
+        """Show a finding in one line: how grave, what, where."""
+        self._shown[finding.kind] += 1
+        if self._shown[finding.kind] <= FINDINGS_SHOWN:
+            where = "" if finding.path is None else f"{finding.path}: "
+            render.show(f"{finding.severity} {finding.kind}: {where}{finding.detail}")
+
+    def end(self, summary: "SurveySummary", dataset: Path | None, redo: Path | None) -> None:
+        """Show how many more there are, and the summary."""
+        for kind, count in self._shown.items():
+            if count > FINDINGS_SHOWN:
+                render.show(f"{kind}: {count - FINDINGS_SHOWN} more; --json tells each of them")
+        render.show(*summary_lines(summary, dataset, redo))
 
 
 def summary_lines(

@@ -32,6 +32,7 @@ from hsstore.interop.surveying.samples import (
     duplicates_by_tokens,
     number_names,
     samples_of,
+    sound_files,
     suffixes,
 )
 from hsstore.interop.surveying.schema import Schema, leading
@@ -140,7 +141,9 @@ class Survey:
         summary.present = len(self._samples)
         summary.folders = [asdict(size) for size in self._folders.values()]
         summary.format = index_of(names)
-        if self._files:
+        if not self._files:
+            yield SurveyFinding("no-samples", "no file here is a sample by its name")
+        else:
             summary.evidence = [f"sample files by name: {suffixes(self._files)}"]
         yield from self._sparse()
         yield from duplicates_by_name(self._samples)
@@ -167,8 +170,8 @@ class Survey:
     def _sparse(self) -> Iterator[SurveyFinding]:
         count = sum(size.sparse for size in self._folders.values())
         if count:
-            detail = f"{count} files take clearly less of the disk than their length: holes, where "
-            detail += "nothing was written, or a disk that compresses"
+            detail = f"take clearly less of the disk than their length: {count} (holes, where "
+            detail += "nothing was written, or a disk that compresses)"
             yield SurveyFinding("sparse", detail)
 
     # -- what should lie there ----------------------------------------------------------------
@@ -215,7 +218,7 @@ class Survey:
         with ThreadPoolExecutor(self.threads, thread_name_prefix="survey") as pool:
             try:
                 for file in self._files:
-                    pending.append((file, pool.submit(self._look_at, file)))
+                    pending.append((file, self._begin(pool, file)))
                     if len(pending) > AHEAD * self.threads:
                         yield _awaited(*pending.popleft())
                 while pending:
@@ -223,6 +226,14 @@ class Survey:
             finally:
                 for _, future in pending:
                     future.cancel()
+
+    def _begin(self, pool: ThreadPoolExecutor, file: Seen) -> "Future[Look]":
+        """Have a file looked at, unless its size tells all: after a crash there are many such."""
+        if file.entry.size:
+            return pool.submit(self._look_at, file)
+        told: Future[Look] = Future()
+        told.set_result(Look((Fault("empty", "0 bytes"),)))
+        return told
 
     def _look_at(self, file: Seen) -> Look:
         return look_at(self.root, file.entry.path, self.summary.depth, self._filesystem)
@@ -271,7 +282,7 @@ class Survey:
         summary = self.summary
         matched = self._matched()
         summary.missing = matched.missing
-        sound = [file.look.tokens or 0 for file in self._files if file.sound]
+        sound = [file.look.tokens or 0 for file in sound_files(self._samples)]
         summary.tokens = sum(sound)
         lengths = list(self._lengths(matched))
         summary.redo = cost_of(lengths, self._mean(sound, lengths), self._schema)
@@ -304,7 +315,8 @@ class Survey:
     def _mean(self, sound: list[int], lengths: list[int | None]) -> float | None:
         """Tokens of a sample that tells none: what is left of all, or the mean of sound ones."""
         unknown = lengths.count(None)
-        total = self.summary.expected_tokens
+        doubled = self.summary.kinds["duplicate"]
+        total = None if doubled else self.summary.expected_tokens
         left = 0 if total is None else total - sum(sound) - sum(filter(None, lengths))
         if unknown and left >= unknown:
             return left / unknown

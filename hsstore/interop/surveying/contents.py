@@ -18,8 +18,8 @@ STRETCH_BYTES = 2048
 def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
     """What is wrong with the states of one key, C-contiguous [tokens, layers, hidden].
 
-    bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer or
-    a row of zeros, nor a stretch of them: they are pages that were never written, or states that were never computed.
+    bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer, a row or a
+    stretch of zeros: they are pages that were never written, or states never computed.
     """
     wild = np.count_nonzero(_not_finite(dtype, states))
     if wild:

@@ -17,9 +17,9 @@ from hsstore.storage.tokenised import read_samples
 STATS = "stats.json"
 STATS_BYTES = 16 << 20
 SAYS_SAMPLES = re.compile(
-    r"(total|num|n|expected)?_?(samples|rows|conversations)(_?(total|count))?"
+    r"(total|num|n|expected)?_?(samples?|rows?|conversations?)(_?(total|count))?"
 )
-SAYS_TOKENS = re.compile(r"(total|num|n|expected)?_?tokens(_?(total|count))?")
+SAYS_TOKENS = re.compile(r"(total|num|n|expected)?_?tokens?(_?(total|count))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _one(
 
 
 class ExpectedRows:
-    """The rows of a dataset by token digest: 28 bytes a row and its key, whatever its length.
+    """The rows of a dataset by token digest: 24 bytes a row and its key, however long it is.
 
     ``keys`` and ``lengths`` (int64 [rows], tokens) are in the dataset's order.
     """
@@ -100,9 +100,15 @@ class ExpectedRows:
         self.lengths = np.array(lengths, np.int64)
         self.digests = np.array(digests, f"S{DIGEST_BYTES}")
         self._index = DigestIndex(self.digests)
+        self._by_key = {key: row for row, key in enumerate(self.keys)}
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def with_key(self, key: str) -> int | None:
+        """The row that has a key of its own; a number that stands for one is none."""
+        row = self._by_key.get(key)
+        return None if row is None or key == str(row) else row
 
     def with_tokens(self, digest: bytes) -> list[int]:
         """The rows whose token ids have a digest, in order."""

@@ -11,6 +11,7 @@ Stop = Literal["interrupted"]
 
 # Beside the faults of a file itself (interop/foreign.py).
 KINDS = {
+    "no-samples": "no file looks like a sample",
     "missing": "there is no file for a sample that should be there",
     "misplaced": "the file holds the tokens of another row than its name says",
     "unmatched": "the file holds tokens of no row of the dataset",
@@ -52,13 +53,15 @@ def severity_of(kind: str) -> Severity:
 class SurveyFinding:
     """One finding, as ``survey --json`` prints it; None where a member does not apply.
 
-    ``row`` is the row number that the file's name tells, or the row of the dataset.
+    ``row`` is the row number that the file's name tells, or the row of the dataset; of ``missing``
+    rows the first of a run, which ends with ``last_row``.
     """
 
     kind: str
     detail: str
     path: str | None = None
     row: int | None = None
+    last_row: int | None = None
 
     @property
     def severity(self) -> Severity:
@@ -68,7 +71,8 @@ class SurveyFinding:
     def to_json(self) -> dict[str, Any]:
         """The JSON line of this finding."""
         own = {"kind": self.kind, "severity": self.severity, "detail": self.detail}
-        return {"type": "finding"} | own | {"path": self.path, "row": self.row}
+        where = {"path": self.path, "row": self.row, "last_row": self.last_row}
+        return {"type": "finding"} | own | where
 
 
 @dataclass(slots=True)
@@ -159,4 +163,6 @@ class SurveySummary:
 
     def to_json(self) -> dict[str, Any]:
         """The last line of ``survey --json``."""
-        return {"type": "summary"} | asdict(self) | {"errors": self.errors}
+        own = {name: getattr(self, name) for name in self.__slots__}
+        parts = {name: asdict(part) for name, part in own.items() if isinstance(part, Tally | Cost)}
+        return {"type": "summary"} | own | parts | {"errors": self.errors}

@@ -31,18 +31,17 @@ def by_rows(samples: Sequence[Sample], rows: ExpectedRows) -> Matched:
         for sample in samples:
             for file in sample.files:
                 if file.sound is sound:
-                    _match(file, rows, taken, matched)
+                    _match(file, sample, rows, taken, matched)
     trusted = _names_are_rows(taken)
     matched.findings += _misplaced(taken, trusted=trusted)
     broken = {row: file for row, file in taken.items() if not file.sound}
-    if trusted:
-        broken |= _by_name(samples, taken, len(rows))
+    broken |= _by_name(samples, taken, rows, trusted=trusted)
     lost = [row for row in range(len(rows)) if row in broken or row not in taken]
     for row in lost:
         matched.lost.append(_lost(row, broken.get(row)))
     nowhere = [row for row in lost if row not in broken]
     matched.missing = len(nowhere)
-    matched.findings += missing_rows(nowhere, f"of {rows.path.name}")
+    matched.findings += missing_rows(nowhere, "no file holds these rows of the dataset: {}")
     return matched
 
 
@@ -52,7 +51,9 @@ def _lost(row: int, file: Seen | None) -> Lost:
     return Lost(row, file.entry.path, file.look.faults[0].kind)
 
 
-def _match(file: Seen, rows: ExpectedRows, taken: dict[int, Seen], matched: Matched) -> None:
+def _match(
+    file: Seen, sample: Sample, rows: ExpectedRows, taken: dict[int, Seen], matched: Matched
+) -> None:
     """Give a file the row whose tokens it holds: the one of its name, else the first free one."""
     for length, digest in file.look.digests:
         found = [row for row in rows.with_tokens(digest) if rows.lengths[row] == length]
@@ -60,9 +61,11 @@ def _match(file: Seen, rows: ExpectedRows, taken: dict[int, Seen], matched: Matc
             continue
         free = [row for row in found if row not in taken]
         if not free:
-            if file.sound:
-                other = taken[found[0]].entry.path
-                matched.findings.append(_of(file, "duplicate", f"it holds the tokens of {other}"))
+            other = taken[found[0]]
+            # Files of one name were told of before.
+            if file.sound and other not in sample.files:
+                detail = f"it holds the tokens of {other.entry.path}"
+                matched.findings.append(_of(file, "duplicate", detail))
             return
         file.row = file.number if file.number in free else free[0]
         taken[file.row] = file
@@ -95,14 +98,21 @@ def _misplaced(taken: dict[int, Seen], *, trusted: bool) -> Iterator[SurveyFindi
             yield _of(file, "misplaced", detail)
 
 
-def _by_name(samples: Iterable[Sample], taken: dict[int, Seen], rows: int) -> dict[int, Seen]:
-    """Broken files that tell no tokens, by the number of their name where that row has no file."""
+def _by_name(
+    samples: Iterable[Sample], taken: dict[int, Seen], rows: ExpectedRows, *, trusted: bool
+) -> dict[int, Seen]:
+    """Broken files that tell no tokens, by the key or the number of their name.
+
+    Only of rows that no file holds, and by number only where numbers are ``trusted``.
+    """
     found: dict[int, Seen] = {}
     for sample in samples:
-        number = sample.number
-        if number is None or number in taken or number >= rows or sample.sound:
+        if sample.sound:
             continue
-        found[number] = sample.files[0]
+        row = rows.with_key(sample.files[0].name)
+        row = sample.number if row is None and trusted else row
+        if row is not None and row < len(rows) and row not in taken:
+            found[row] = sample.files[0]
     return found
 
 
@@ -122,7 +132,7 @@ def by_numbers(samples: Sequence[Sample], expected: int | None, *, from_zero: bo
         gone = _gaps(numbers, first, expected)
         matched.findings += _too_many(numbers, first, expected)
         matched.missing = len(gone)
-        matched.findings += missing_rows(gone, "by the numbers of their names")
+        matched.findings += missing_rows(gone, "no file has these numbers in its name: {}")
     elif expected is not None:
         matched.missing = max(expected - len(samples), 0)
         matched.findings += _too_few(len(samples), expected)
@@ -141,7 +151,7 @@ def _gaps(numbers: Sequence[int], first: int, expected: int | None) -> list[int]
 def _too_many(numbers: Sequence[int], first: int, expected: int | None) -> Iterator[SurveyFinding]:
     more = [] if expected is None else [n for n in numbers if n >= first + expected]
     if more:
-        detail = f"{expected} samples should be there; {len(more)} files have higher numbers"
+        detail = f"{expected} samples should be there; numbers above that: {len(more)}"
         yield SurveyFinding("surplus", detail, None, more[0])
 
 
@@ -151,15 +161,13 @@ def _too_few(present: int, expected: int) -> Iterator[SurveyFinding]:
         yield SurveyFinding("missing", detail)
 
 
-def missing_rows(rows: Sequence[int], whose: str) -> Iterator[SurveyFinding]:
-    """A finding for each run of neighbours."""
+def missing_rows(rows: Sequence[int], said: str) -> Iterator[SurveyFinding]:
+    """A finding for each run of neighbours; ``said`` has a place for which they are."""
     start = 0
     for at in range(1, len(rows) + 1):
         if at < len(rows) and rows[at] == rows[at - 1] + 1:
             continue
         first, last = rows[start], rows[at - 1]
-        which = f"row {first}" if first == last else f"rows {first} to {last}"
-        count = last - first + 1
-        have = "has" if count == 1 else "have"
-        yield SurveyFinding("missing", f"{which} {whose} {have} no file", None, first)
+        which = str(first) if first == last else f"{first} to {last}"
+        yield SurveyFinding("missing", said.format(which), None, first, last)
         start = at

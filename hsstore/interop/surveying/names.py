@@ -17,7 +17,7 @@ BESIDE = frozenset({"stats.json", "dataset_info.json", "state.json", "manifest.j
 BESIDE_SUFFIXES = (".arrow", ".parquet", ".jsonl", ".md", ".log", ".yaml", ".yml")
 # Of savers that were killed, of editors, of NFS and FUSE clients that hold a deleted file.
 TEMPORARY = re.compile(
-    r"(^(\.nfs|\.fuse_hidden|\.~|~\$|tmp|temp)|"
+    r"(^(\.nfs|\.fuse_hidden|\.~|~\$|\.?te?mp([._-]|[0-9a-z_]{8}$))|"
     r"\.(tmp|temp|part|partial|incomplete|inprogress|downloading|lock|swp|bak)"
     r"([._-]?[0-9A-Za-z]{1,16})?$|~$|^\..+\.[0-9A-Za-z]{6,8}$)",
     re.IGNORECASE,

@@ -36,10 +36,14 @@ class Seen:
         return not self.look.faults
 
     @property
+    def name(self) -> str:
+        """Its name without the suffix."""
+        return stem_of(self.entry.name) or ""
+
+    @property
     def stem(self) -> str:
         """Its path without the suffix: what tells samples apart where no name has a number."""
-        folder, name = self.entry.folder, self.entry.name
-        return f"{folder}/{stem_of(name)}"
+        return f"{self.entry.folder}/{self.name}"
 
 
 @dataclass(slots=True)
@@ -66,20 +70,20 @@ class Sample:
 
 def number_names(files: Sequence[Seen]) -> None:
     """Give each file the row number that its name tells, where names tell any."""
-    numbers = numbers_of({_stem(file) for file in files})
+    numbers = numbers_of({file.name for file in files})
     if not numbers or not _are_rows(files, numbers):
         return
     for file in files:
-        file.number = numbers.get(_stem(file))
+        file.number = numbers.get(file.name)
 
 
 def counts_from_zero(files: Sequence[Seen]) -> bool:
     """Whether the names are those of writers that number rows from 0."""
-    return counts_by_row(_stem(file) for file in files if file.number is not None)
+    return counts_by_row(file.name for file in files if file.number is not None)
 
 
 def _are_rows(files: Sequence[Seen], numbers: dict[str, int]) -> bool:
-    paths = {file.stem: numbers[_stem(file)] for file in files if _stem(file) in numbers}
+    paths = {file.stem: numbers[file.name] for file in files if file.name in numbers}
     counts = Counter(paths.values())
     repeated = sum(count > 1 for count in counts.values())
     span = max(counts) - min(counts) + 1
@@ -90,10 +94,6 @@ def _are_rows(files: Sequence[Seen], numbers: dict[str, int]) -> bool:
 def counts_by_row(stems: Iterable[str]) -> bool:
     """Whether names are those of writers that number files by the rows of the dataset."""
     return any(stem.startswith(ROW_SERIES) for stem in stems)
-
-
-def _stem(file: Seen) -> str:
-    return stem_of(file.entry.name) or ""
 
 
 def samples_of(files: Sequence[Seen]) -> list[Sample]:
@@ -109,16 +109,14 @@ def duplicates_by_name(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
     for sample in samples:
         first, *others = sample.files
         for other in others:
-            beside = "beside" if other.stem == first.stem else "and"
-            detail = f"the same sample by its name: {first.entry.name} {beside} "
-            detail += other.entry.name if other.stem == first.stem else other.entry.path
+            detail = f"the same sample by its name as {first.entry.path}"
             yield SurveyFinding("duplicate", detail, other.entry.path, other.number)
 
 
 def duplicates_by_tokens(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
     """Sound files that hold the tokens of another sample's file: maybe the same one twice."""
     first: dict[bytes, Seen] = {}
-    for file in _sound_files(samples):
+    for file in sound_files(samples):
         if not file.look.digests:
             continue
         other = first.setdefault(file.look.digests[0][1], file)
@@ -130,7 +128,7 @@ def duplicates_by_tokens(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
 def duplicates_by_states(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
     """Files that hold the states of another sample's file, and other tokens."""
     first: dict[bytes, Seen] = {}
-    for file in _sound_files(samples):
+    for file in sound_files(samples):
         if file.look.content is None or not file.look.digests:
             continue
         other = first.setdefault(file.look.content, file)
@@ -139,7 +137,7 @@ def duplicates_by_states(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
             yield SurveyFinding("same-states", detail, file.entry.path, file.number)
 
 
-def _sound_files(samples: Sequence[Sample]) -> Iterator[Seen]:
+def sound_files(samples: Sequence[Sample]) -> Iterator[Seen]:
     """The first sound file of each sample that has one."""
     for sample in samples:
         for file in sample.files:
