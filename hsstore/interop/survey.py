@@ -15,11 +15,12 @@ from pathlib import Path
 
 from hsstore.errors import MalformedInput
 from hsstore.interop.foreign import Fault
+from hsstore.interop.surveying import look as looking
 from hsstore.interop.surveying.cost import cost_of
 from hsstore.interop.surveying.expected import STATS, Expectation, ExpectedRows, from_stats
 from hsstore.interop.surveying.finding import Depth, SurveyFinding, SurveySummary
 from hsstore.interop.surveying.layouts import evidence_of, index_of, layout_of
-from hsstore.interop.surveying.look import Look, look_at
+from hsstore.interop.surveying.look import Look
 from hsstore.interop.surveying.matching import Matched, by_numbers, by_rows
 from hsstore.interop.surveying.names import natural, role_of
 from hsstore.interop.surveying.redo import dataset_lines, name_lines, refuse_redo, write_redo
@@ -236,7 +237,7 @@ class Survey:
         return told
 
     def _look_at(self, file: Seen) -> Look:
-        return look_at(self.root, file.entry.path, self.summary.depth, self._filesystem)
+        return looking.look_at(self.root, file.entry.path, self.summary.depth, self._filesystem)
 
     def _settle(self, file: Seen) -> None:
         """Count a file that was looked at."""

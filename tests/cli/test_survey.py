@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hsstore.interop import survey as surveying
+from hsstore.interop.surveying import look as looking
 from hsstore.testing import loose_files
 from hsstore.testing.loose_files import path_of
 from hsstore_cli import exit_codes
@@ -122,14 +122,14 @@ def test_a_signal_ends_it_with_what_was_seen(
 ) -> None:  # fmt: skip
     if broken:
         path_of(root, 0, ".ckpt").write_bytes(b"")
-    look = surveying.look_at
+    look = looking.look_at
 
     def ends(root: Path, name: str, *more: Any) -> object:  # noqa: ANN401 - passed on
         if name.endswith("_9.ckpt"):
             os.kill(os.getpid(), sent)
         return look(root, name, *more)
 
-    monkeypatch.setattr(surveying, "look_at", ends)
+    monkeypatch.setattr(looking, "look_at", ends)
     ended, lines = run(capsys, root, "--json", "--threads", 1)
     summary = json.loads(lines[-1])
     assert ended == code
