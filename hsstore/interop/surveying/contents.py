@@ -1,6 +1,7 @@
 """What the values of states give away: infinities, NaN, layers, rows or stretches of zeros."""
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,20 @@ from numpy.typing import NDArray
 
 from hsstore.interop.foreign import Fault
 
-# Exponents of ones are infinities and NaN; of float8_e4m3fn only this one pattern is NaN.
-EXPONENT = {"bfloat16": 0x7F80, "float8_e5m2": 0x7C, "float8_e4m3fn": 0x7F}
-SIGNLESS = {"bfloat16": 0x7FFF, "float8_e5m2": 0x7F, "float8_e4m3fn": 0x7F}
+# Without their signs, the bits of all infinities and NaN are no less than these; IEEE 754, and for
+# float8 the types of the Open Compute Project (OFP8).
+WILD_FROM = {
+    "bfloat16": 0x7F80,
+    "float16": 0x7C00,
+    "float32": 0x7F80_0000,
+    "float64": 0x7FF0_0000_0000_0000,
+    "float8_e5m2": 0x7C,
+    "float8_e4m3fn": 0x7F,
+}
 # A page that a disk lost is 4 KiB of zeros, and holds one such stretch whole wherever it begins.
 STRETCH_BYTES = 2048
+# What fits into a cache, with what is made of it.
+PIECE_BYTES = 1 << 19
 
 
 def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
@@ -21,39 +31,42 @@ def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
     bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer, a row or a
     stretch of zeros: they are pages that were never written, or states never computed.
     """
-    wild = np.count_nonzero(_not_finite(dtype, states))
-    if wild:
-        yield Fault("non-finite", f"{wild} of {states.size} values of {key}")
-    there = _not_zero(dtype, states)
-    layers = np.flatnonzero(~there.any(axis=(0, 2)))
-    if len(layers) == states.shape[1]:
+    highest, stretches = _highest(states)
+    wild = np.argwhere(highest >= WILD_FROM[dtype])
+    if len(wild):
+        row, layer = wild[0]
+        where = f"{len(np.unique(wild[:, 0]))} rows of {key}, the first is {row}, layer {layer}"
+        yield Fault("non-finite", where)
+    layers, rows = (np.flatnonzero(~highest.any(axis=axis)) for axis in (0, 1))
+    if len(layers) == highest.shape[1]:
         yield Fault("all-zero", f"all of {key}")
     elif len(layers):
         yield Fault("all-zero", f"layers {', '.join(map(str, layers))} of {key}, counted from 0")
-    elif len(rows := np.flatnonzero(~there.any(axis=(1, 2)))):
+    elif len(rows):
         yield Fault("all-zero", f"{len(rows)} rows of {key}, the first is {rows[0]}")
-    else:
-        yield from _stretches(key, there, STRETCH_BYTES // states.itemsize)
+    elif not stretches.all():
+        gone = np.flatnonzero(stretches == 0)
+        row = int(gone[0]) * STRETCH_BYTES // (states.nbytes // len(states))
+        detail = f"{len(gone)} stretches of {STRETCH_BYTES} bytes of {key}, the first in row {row}"
+        yield Fault("all-zero", detail)
 
 
-def _not_finite(dtype: str, states: NDArray[Any]) -> NDArray[np.bool_]:
-    if dtype in EXPONENT:
-        bits = EXPONENT[dtype]
-        return np.asarray((states & bits) == bits)
-    return np.asarray(~np.isfinite(states))
+def _highest(states: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The highest bits without a sign: of each row's layers [tokens, layers], and of stretches."""
+    bits = states.view(f"u{states.itemsize}")
+    unsigned = bits.dtype.type((1 << 8 * bits.itemsize - 1) - 1)
+    values = STRETCH_BYTES // bits.itemsize
+    highest, stretches = [], []
+    for begin in range(0, len(bits), step := _piece_rows(bits)):
+        piece = bits[begin : begin + step] & unsigned
+        highest.append(piece.max(axis=2))
+        whole = piece.reshape(-1)[: piece.size // values * values]
+        stretches.append(whole.reshape(-1, values).max(axis=1))
+    return np.concatenate(highest), np.concatenate(stretches)
 
 
-def _not_zero(dtype: str, states: NDArray[Any]) -> NDArray[np.bool_]:
-    if dtype in SIGNLESS:
-        return np.asarray((states & SIGNLESS[dtype]) != 0)
-    return np.asarray(states != 0)
-
-
-def _stretches(key: str, there: NDArray[np.bool_], length: int) -> Iterator[Fault]:
-    """Stretches of so many zeros; ``there`` [tokens, layers, hidden] tells what is not zero."""
-    whole = there.reshape(-1)[: there.size // length * length].reshape(-1, length)
-    gone = np.flatnonzero(~whole.any(axis=1))
-    if len(gone):
-        row = int(gone[0]) * length // (there.size // len(there))
-        bytes_told = f"{len(gone)} stretches of {STRETCH_BYTES} bytes of zeros"
-        yield Fault("all-zero", f"{bytes_told} in {key}, the first at row {row}")
+def _piece_rows(bits: NDArray[Any]) -> int:
+    """So many rows that a piece ends where a stretch does."""
+    row_bytes = bits.nbytes // len(bits)
+    fitting = STRETCH_BYTES // gcd(row_bytes, STRETCH_BYTES)
+    return max(PIECE_BYTES // (row_bytes * fitting), 1) * fitting
