@@ -428,3 +428,14 @@ def test_sparse_files_are_told(root: Path) -> None:
     kinds = findings(survey(root))
     assert "1" in kinds["sparse"].detail
     assert kinds["no-container"].path == "rows_0-2000/data_3.ckpt"
+
+
+def test_of_equal_rows_each_file_has_that_of_its_name(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    rows = [row_of(0), row_of(1), row_of(0), row_of(2)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    root = tmp_path / "tree"
+    for number, sample in ((1, 1), (2, 0), (3, 2)):
+        path_of(root, number, SUFFIX).parent.mkdir(parents=True, exist_ok=True)
+        loose_files.as_zip(specforge_item(sample), of(root, number))
+    assert told(survey(root, dataset=data)) == [("missing", 0)]
