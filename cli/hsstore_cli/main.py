@@ -27,6 +27,7 @@ COMMANDS = {
     "repair": "Mend a store; shows what it would do unless told to apply it.",
     "copy": "Copy a store to another disk, or make another of a part of it.",
     "gc": "Show what a store has no need of, or remove it.",
+    "survey": "Say what is there of a tree of loose files, and what is lost.",
     "demo": "Walk the whole path on a small model.",
 }
 """Every command and its line in the help; the module of a command has its name.

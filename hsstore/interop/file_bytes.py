@@ -1,7 +1,6 @@
 """The bytes of one foreign file: through the seam, never through a link, never past its end."""
 
 import contextlib
-import gzip
 import io
 import zlib
 from collections.abc import Iterator
@@ -15,6 +14,9 @@ from hsstore.storage.filesystem import LOCAL, Filesystem
 GROWTH = 64
 SMALLEST_LIMIT_BYTES = 64 << 20
 PIECE_BYTES = 4 << 20
+GZIP = b"\x1f\x8b"
+# Tells zlib that what it gets is wrapped as gzip wraps it.
+GZIP_WRAPPED = 16
 
 
 class FileBytes(io.RawIOBase):
@@ -83,21 +85,38 @@ def opened_bytes(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Iterator[
 
 
 def expanded(raw: FileBytes) -> BinaryIO:
-    """All bytes of a gzip file; raises Broken where its CRC, its length or its form is wrong."""
+    """All bytes of a gzip file; raises Broken where its CRC, its length or its form is wrong.
+
+    Python's gzip passes over zeros behind the end, which are no part of what was written.
+    """
     limit = max(raw.size * GROWTH, SMALLEST_LIMIT_BYTES)
     whole = io.BytesIO()
+    packed = raw.read(PIECE_BYTES)
     try:
-        with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-            while piece := unpacked.read(PIECE_BYTES):
-                whole.write(piece)
-                if whole.tell() > limit:
-                    raise Broken("no-container", f"expands to more than {limit} bytes: no sample")
-    except EOFError:
-        raise Broken("truncated", f"the gzip stream breaks off after {raw.size} bytes") from None
-    except gzip.BadGzipFile as error:
-        kind = "crc" if "check failed" in str(error) or "length" in str(error) else "no-container"
-        raise Broken(kind, f"gzip: {error}") from None
+        while packed:
+            if not packed.startswith(GZIP):
+                where = "bytes follow behind the end of" if whole.tell() else "no"
+                raise Broken("no-container", f"{where} gzip stream")
+            packed = _expand(raw, packed, whole, limit) or raw.read(PIECE_BYTES)
     except zlib.error as error:
         raise Broken("crc", f"gzip: {error}") from None
     whole.seek(0)
     return whole
+
+
+def _expand(raw: FileBytes, packed: bytes, whole: io.BytesIO, limit: int) -> bytes:
+    """Expand one member, which begins with ``packed``; the bytes that were read behind its end.
+
+    Raises Broken, zlib.error.
+    """
+    member = zlib.decompressobj(zlib.MAX_WBITS + GZIP_WRAPPED)
+    while not member.eof:
+        packed = member.unconsumed_tail or packed or raw.read(PIECE_BYTES)
+        piece = member.decompress(packed, PIECE_BYTES)
+        if not packed and not piece and not member.eof:
+            raise Broken("truncated", f"the gzip stream breaks off after {raw.size} bytes")
+        packed = b""
+        whole.write(piece)
+        if whole.tell() > limit:
+            raise Broken("no-container", f"expands to more than {limit} bytes: no sample")
+    return member.unused_data

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.interop.file_bytes import opened_bytes
+from hsstore.interop.file_bytes import PIECE_BYTES, opened_bytes
 from hsstore.interop.foreign import Broken, ForeignFile, TensorHeader
 from hsstore.interop.torch_pickle import NotPlain, TensorRef, described
 from hsstore.storage.filesystem import LOCAL, Filesystem
@@ -41,15 +41,16 @@ class TorchFile:
     ``values`` are its members that are no tensors.
     """
 
-    verifiable = True
-
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._records = _records(stream)
+        # torch.serialization.set_crc32_options(False) leaves zeros in the place of every CRC.
+        self.verifiable = any(record.CRC for record in self._records.values())
         self._proven: set[str] = set()
         self._prefix = _prefix(self._records)
         self._refs, self.values = _members(self._description())
         self._refuse_big_endian()
+        self._refuse_lost()
 
     @property
     def tensors(self) -> Mapping[str, TensorHeader]:
@@ -63,16 +64,35 @@ class TorchFile:
         reaches out of its storage or repeats it.
         """
         ref = self._refs[name]
-        data = self._record(f"{self._prefix}/data/{ref.storage.key}")
-        if len(data) != ref.storage.values * _itemsize(ref.storage.dtype):
-            raise Broken("truncated", f"{name}: its record has {len(data)} bytes, not as many "
-                         f"as its {ref.storage.values} values")  # fmt: skip
-        return _strided(name, data.view(NUMPY[ref.dtype]), ref)
+        data = self._record(self._record_of(ref))
+        return strided(name, data.view(NUMPY[ref.dtype]), ref)
 
     def prove(self) -> None:
         """Check the CRC of every record that was not read yet; raises Broken."""
-        for name in self._records.keys() - self._proven:
-            self._record(name)
+        left = self._records.keys() - self._proven
+        for name in sorted(left, key=lambda name: self._records[name].header_offset):
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        """Check the CRC of a record of any size in little memory; raises Broken."""
+        record = self._records[name]
+        begin = _begin(self._stream, record)
+        left = _fitting(self._stream, record, begin) if self.verifiable else 0
+        piece = memoryview(bytearray(min(left, PIECE_BYTES)))
+        found = 0
+        self._stream.seek(begin)
+        while left:
+            view = piece[:left]
+            if self._stream.readinto(view) != len(view):  # type: ignore[attr-defined]
+                raise Broken("truncated", f"the file ends within its record {name!r:.120}")
+            found = zlib.crc32(view, found)
+            left -= len(view)
+        self._compare(name, found)
+
+    def _compare(self, name: str, found: int) -> None:
+        if self.verifiable and found != self._records[name].CRC:
+            raise Broken("crc", f"record {name!r:.120} differs from its CRC-32")
+        self._proven.add(name)
 
     def _description(self) -> Any:  # noqa: ANN401 - whatever was saved
         data = self._record(self._prefix + DESCRIPTION)
@@ -80,6 +100,20 @@ class TorchFile:
             return described(data.tobytes())
         except NotPlain as error:
             raise Broken("pickle", str(error)) from None
+
+    def _record_of(self, ref: TensorRef) -> str:
+        """The name of the record that holds a tensor's storage."""
+        return f"{self._prefix}/data/{ref.storage.key}"
+
+    def _refuse_lost(self) -> None:
+        """Each storage has a record of its length: no CRC tells of a record that is not there."""
+        for name, ref in self._refs.items():
+            record = self._records.get(self._record_of(ref))
+            if record is None:
+                raise Broken("no-container", f"it has no record for {name!r:.120}")
+            if record.file_size != ref.storage.values * _itemsize(ref.storage.dtype):
+                raise Broken("truncated", f"{name!r:.120}: its record has {record.file_size} "
+                             f"bytes, not as many as its {ref.storage.values} values")  # fmt: skip
 
     def _refuse_big_endian(self) -> None:
         name = f"{self._prefix}/byteorder"
@@ -96,9 +130,7 @@ class TorchFile:
         self._stream.seek(begin)
         if self._stream.readinto(data.data) != len(data):  # type: ignore[attr-defined]
             raise Broken("truncated", f"the file ends within its record {name!r:.120}")
-        if zlib.crc32(data.data) != record.CRC:
-            raise Broken("crc", f"record {name!r:.120} differs from its CRC-32")
-        self._proven.add(name)
+        self._compare(name, zlib.crc32(data.data))
         return data
 
 
@@ -119,6 +151,9 @@ def _records(stream: BinaryIO) -> dict[str, zipfile.ZipInfo]:
             raise Broken("truncated", f"the zip has no directory at its end ({error})") from None
         raise Broken("no-container", "not a zip as torch.save writes it") from None
     found = {record.filename: record for record in listed}
+    # The directory tells where records begin; readers make up for what lies before the first.
+    if min((record.header_offset for record in listed), default=0):
+        raise Broken("no-container", "the first record of the zip is not where the file begins")
     if len(found) != len(listed):
         raise Broken("no-container", "two records of the zip have one name")
     return found
@@ -162,7 +197,7 @@ def _members(saved: object) -> tuple[dict[str, TensorRef], dict[str, object]]:
     return tensors, {name: value for name, value in saved.items() if name not in tensors}
 
 
-def _strided(name: str, values: NDArray[Any], ref: TensorRef) -> NDArray[Any]:
+def strided(name: str, values: NDArray[Any], ref: TensorRef) -> NDArray[Any]:
     """The part of a storage that a tensor is; Broken where it is not within it, once over."""
     count = math.prod(ref.shape)
     if not count:

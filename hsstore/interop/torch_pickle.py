@@ -169,8 +169,13 @@ def _text(value: object) -> str:
 
 
 def _storage(told: Any) -> StorageRef:  # noqa: ANN401 - whatever the file says
-    """A storage as torch.save tells it: ('storage', class, key, place, values)."""
-    kind, holder, key, _, values = told
+    """A storage as torch.save tells it: ('storage', class, key, place, values).
+
+    The older form has a sixth member, which is None but for views of other storages.
+    """
+    kind, holder, key, _, values, *view = told
+    if any(part is not None for part in view):
+        raise NotPlain("a storage that is a part of another one")
     if kind != "storage" or not isinstance(holder, _Name) or holder.name not in STORAGES:
         raise NotPlain(f"a reference to {holder!s:.80}")
     return StorageRef(_text(key), STORAGES[holder.name], _count(values))
