@@ -218,8 +218,8 @@ def replay_intent(
     if found is not None and found[0] > version:
         _remove_intent(filesystem, root, version)
         return
-    intent = read_intent(filesystem, root, identity, version)
     try:
+        intent = read_intent(filesystem, root, identity, version)
         _finish(filesystem, root, intent, identity.geometry)
     except FileNotFoundError:
         # Its writer was alive after all, and has finished it meanwhile.

@@ -396,6 +396,7 @@ def test_of_several_threads_the_stuck_one_is_told(tmp_path: Path) -> None:
 @pytest.mark.sweep
 def test_time_while_stopped_does_not_count(started: Started) -> None:
     process, child = started(program("with _Call('read', '/x'): time.sleep(5)\nreturn 4", 4))
+    wait_for(child, "S")  # it is within the call
     os.kill(child, signal.SIGSTOP)
     wait_for(child, "T")
     time.sleep(6)

@@ -22,6 +22,7 @@ from hsstore.model import keys
 from hsstore.model.source import Extracted, Failed, Origin, Request, Waiting
 from hsstore.storage import writer
 from hsstore.storage.claim import Claim, acquire
+from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.space import Space
 from hsstore.storage.stage import open_stage, take_over
 from hsstore.storage.status import status
@@ -445,22 +446,23 @@ def test_a_robbed_shard_that_the_rival_commits_is_not_committed_again(store: Sto
 def test_a_shard_that_another_run_committed_costs_one_look_at_the_commits(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed: list[int] = []
-    committed = Store.committed
+    listed: list[Path] = []
+    names = Filesystem.names
 
-    def counted(this: Store) -> dict[int, tuple[keys.ShardVersion, bool]]:
-        listed.append(1)
-        return committed(this)
+    def counted(this: Filesystem, path: Path) -> list[str]:
+        listed.extend([path] * (path.name == keys.COMMIT))
+        return names(this, path)
 
     def rival(answers: int) -> None:
         if answers == 1:
             other = SeededSource(store.identity, failing={key_of(7): "broken"})
             extract(Store.open(store.root), other, shards=range(1, 6))
-            monkeypatch.setattr(Store, "committed", counted)
+            monkeypatch.setattr(Filesystem, "names", counted)
 
     extraction = Extraction(store, ManyInFlight(store.identity, in_flight=1, before_answer=rival))
     extraction.run()
-    assert len(listed) == 5
+    # And one for the shard that this run commits.
+    assert len(listed) == 5 + 1
     account = extraction.summary().account
     assert account == Account(extracted=3, committed_before=6, absent_before=1)
 
