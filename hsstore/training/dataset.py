@@ -111,6 +111,11 @@ class HiddenStateDataset(Dataset[Item]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    @property
+    def samples(self) -> Samples:
+        """int64 [len(self)], the number in the store of each sample."""
+        return self._samples
+
     def __getitem__(self, index: int) -> Item:
         states = torch.empty(self._shape(index), dtype=self._dtype)
         return self.read_into(index, states)
