@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from hsstore.storage.extend import extend
     from hsstore.storage.store import Store
     from hsstore.training.dataset import HiddenStateDataset
+    from hsstore.training.stream import HiddenStateStream
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "HiddenStateDataset": "hsstore.training.dataset",
+    "HiddenStateStream": "hsstore.training.stream",
     "HsstoreError": "hsstore.errors",
     "Scrub": "hsstore.integrity.scrub.schedule",
     "Store": "hsstore.storage.store",
@@ -33,6 +35,7 @@ _HOMES = {
 
 __all__ = [
     "HiddenStateDataset",
+    "HiddenStateStream",
     "HsstoreError",
     "Scrub",
     "Store",

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 import torch
 
-from hsstore.training.dataset import Item
+from hsstore.views.item import Item
 
 
 class Batch(TypedDict):
