@@ -17,9 +17,11 @@ from hsstore.views.specforge import SpecForgeView
 
 
 class SpecForgeRecord(TypedDict):
-    """A ``.ckpt`` file: ``input_ids`` and ``loss_mask`` int64 [tokens], ``aux_hidden_state``
-    [1, tokens, 3 * hidden], ``hidden_state`` [1, tokens, hidden] after the final norm.
-    """  # fmt: skip
+    """A ``.ckpt`` file.
+
+    ``input_ids`` and ``loss_mask`` int64 [tokens], ``aux_hidden_state`` [1, tokens, 3 * hidden],
+    ``hidden_state`` [1, tokens, hidden] after the final norm.
+    """
 
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
@@ -28,9 +30,11 @@ class SpecForgeRecord(TypedDict):
 
 
 class SpeculatorsRecord(TypedDict):
-    """A ``.safetensors`` file: ``hidden_states`` [tokens, auxiliary + 1, hidden], the last of them
-    before the final norm; ``token_ids`` int64 [tokens].
-    """  # fmt: skip
+    """A ``.safetensors`` file.
+
+    ``hidden_states`` [tokens, auxiliary + 1, hidden], the last of them before the final norm;
+    ``token_ids`` int64 [tokens].
+    """
 
     hidden_states: torch.Tensor
     token_ids: torch.Tensor

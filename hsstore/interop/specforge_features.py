@@ -57,7 +57,8 @@ class StoreFeatures(FeatureStore):  # type: ignore[misc] - specforge is untyped
         Shapes and dtypes are given, and no payload is read for them. ``metadata["sample"]`` is the
         sample's number in the store, ``metadata["file_index"]`` its place in this list.
         """
-        return [self._ref(index, run_id, ttt_length, max_len) for index in range(len(self._dataset))]
+        indexes = range(len(self._dataset))
+        return [self._ref(index, run_id, ttt_length, max_len) for index in indexes]
 
     def _ref(self, index: int, run_id: str, ttt_length: int, max_len: int) -> SampleRef:
         model, specs = self._identity.model, self._specs(int(self._dataset.lengths[index]))
@@ -111,7 +112,8 @@ class StoreFeatures(FeatureStore):  # type: ignore[misc] - specforge is untyped
         reading a sample raises.
         """
         index = self._index(sample_ref.feature_store_uri)
-        record = cast("dict[str, torch.Tensor]", specforge_record(self._dataset[index], self._layers))
+        item = self._dataset[index]
+        record = cast("dict[str, torch.Tensor]", specforge_record(item, self._layers))
         unknown = [name for name in names or () if name not in record]
         if unknown:
             raise MalformedInput(f"SpecForge's samples have no feature {unknown[0]!r}")
@@ -140,7 +142,11 @@ class StoreFeatures(FeatureStore):  # type: ignore[misc] - specforge is untyped
         """Nothing is ever removed: the trainer does not own the samples."""
 
     def put(
-        self, tensors: dict[str, torch.Tensor], *, sample_id: str, metadata: dict[str, Any]
+        self,
+        tensors: dict[str, torch.Tensor],  # noqa: ARG002 - SpecForge's signature
+        *,
+        sample_id: str,
+        metadata: dict[str, Any],  # noqa: ARG002 - as above
     ) -> SampleRef:
         """Refused with MalformedInput: a store is filled by ``hsstore extract``."""
         raise MalformedInput(f"{sample_id}: a trainer cannot write into a store")

@@ -11,7 +11,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from speculators.models.utils import resolve_target_layer_ids
 
 from hsstore.errors import MalformedInput
 from hsstore.interop.records import speculators_layers, speculators_record
+from hsstore.interop.sample_tokens import tokens_of
 from hsstore.model.capture import FINAL_PRE, Layer, parse_layers
 from hsstore.storage.digest_index import DigestIndex
 from hsstore.storage.store import Store
@@ -99,14 +100,8 @@ def _rows(data_path: Path, store: Path, dataset: HiddenStateDataset) -> NDArray[
 
 def _digests(store: Path, dataset: HiddenStateDataset) -> list[bytes]:
     """The token digest of every sample of a dataset, in its order."""
-    opened, digests, samples = Store.open(store), list[bytes](), dataset.samples.tolist()
-    of_shard: dict[int, list[int]] = {}
-    for sample in samples:
-        of_shard.setdefault(opened.samples.extent(sample).shard, []).append(sample)
-    for shard, own in of_shard.items():
-        tokens = opened.tokens(shard)
-        digests += [token_digest(tokens.sample(n - tokens.first_sample)[1]) for n in own]
-    return digests
+    samples = dataset.samples.tolist()
+    return [token_digest(ids) for _, ids, _ in tokens_of(Store.open(store), samples)]
 
 
 @HiddenStatesBackend.register("hsstore")  # type: ignore[untyped-decorator] - hs_connectors
@@ -141,7 +136,9 @@ class StoreBackend(FileBackend):  # type: ignore[misc] - hs_connectors is untype
     def from_train_args(args: argparse.Namespace, data_path: str) -> StoreTransfer:
         """The transfer for a run; MalformedInput where an argument is missing or does not fit."""
         if args.hsstore_path is None:
-            raise MalformedInput("the backend hsstore needs a store", remedy="add --hsstore-path STORE")
+            raise MalformedInput(
+                "the backend hsstore needs a store", remedy="add --hsstore-path STORE"
+            )
         return StoreTransfer(
             args.hsstore_path, data_path, layers=_wanted(args), verify=args.hsstore_verify
         )

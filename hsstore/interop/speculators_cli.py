@@ -4,16 +4,15 @@
 STORE ..``, or the same under torchrun. All other arguments are speculators' own.
 """
 
+import importlib
 from typing import Any
 
 
 def main() -> Any:  # noqa: ANN401 - whatever the other program returns
     """Run ``speculators``; it reads sys.argv and exits by itself."""
     # speculators collects the arguments of backends when it is imported.
-    import hsstore.interop.speculators_backend  # noqa: F401, PLC0415 - registers the backend
-    from speculators.__main__ import app  # noqa: PLC0415
-
-    return app()
+    importlib.import_module("hsstore.interop.speculators_backend")
+    return importlib.import_module("speculators.__main__").app()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""SpecForge and speculators on this machine's CPU, and stores of the states that they train from."""
+"""SpecForge and speculators on this machine's CPU, and the states that they train from."""
 
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hsstore.model.capture import Layer
 from hsstore.model.identity import StoreIdentity
 from hsstore.model.source import Extracted, Failed, Request
 from hsstore.testing.sources import SeededSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "trainers"
