@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,14 +46,21 @@ def run_trainer(program: str, *words: object, fails: bool = False) -> str:
 
 
 class RecordedStates(SeededSource):
-    """Answers with the states that tests/trainers/their_trees.py kept in ``states.npz``."""
+    """Answers with the states that tests/trainers/their_trees.py kept in ``states.npz``.
 
-    def __init__(self, identity: StoreIdentity, kept: Path) -> None:
-        super().__init__(identity)
+    ``failing`` names the keys that cannot be had, and why.
+    """
+
+    def __init__(
+        self, identity: StoreIdentity, kept: Path, failing: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(identity, failing)
         self._kept: dict[str, NDArray[np.uint16]] = dict(np.load(kept))
         self._layers = [RECORDED.index(layer) for layer in identity.capture.layers]
 
     def answer(self, request: Request) -> Extracted | Failed:
         """The states of the store's layers, bit for bit."""
+        if request.key in self.failing:
+            return super().answer(request)
         states = self._kept[str(request.sample)][:, self._layers]
         return Extracted(request.sample, np.ascontiguousarray(states))

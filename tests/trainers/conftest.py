@@ -1,7 +1,9 @@
 """What the trainers train from: trees that their own tools made, and stores of the same states."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +24,26 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def store_of(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
-    """Makes a store of these layers of the states that the trees were made of."""
+    """Makes a store of these layers of the states that the trees were made of.
 
-    def make(layers: Sequence[Layer]) -> Store:
+    Options are those of RecordedStates.
+    """
+
+    def make(layers: Sequence[Layer], **options: Any) -> Store:
         root = tmp_path_factory.mktemp("ours") / "store"
         store = create(root, trees / "dataset.jsonl", trees / "target", layers, shard_rows=256)
-        extract(store, RecordedStates(store.identity, trees / "states.npz"))
+        extract(store, RecordedStates(store.identity, trees / "states.npz", **options))
         return store
 
     return make
+
+
+@pytest.fixture
+def tokens_only(trees: Path, tmp_path: Path) -> Path:
+    """What speculators prepared, without the files of hidden states."""
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    for file in (trees / "speculators").iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)
+    return folder

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hsstore.interop.exporting import export_tree
 from hsstore.storage.store import Store
 from hsstore.testing.trainers import PROGRAMS, run_trainer
 
@@ -84,3 +85,11 @@ def test_training_from_the_store_is_training_from_the_files(
     (vocabulary,) = run.parent.glob("cache/vocab_mapping/*.pt")
     program = PROGRAMS / "specforge_losses.py"
     assert losses(run_trainer("python", program, run, store.root, vocabulary)) == theirs
+
+
+def test_training_from_an_exported_tree_is_training_from_the_files(
+    theirs: list[str], trees: Path, store: Store, tmp_path: Path
+) -> None:
+    export_tree("specforge", store.root, tmp_path / "tree")
+    run = configuration(tmp_path / "run", trees, tmp_path / "tree")
+    assert losses(run_trainer("specforge", "train", "-c", run)) == theirs

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hsstore.model import keys
+from hsstore.interop.exporting import export_tree
 from hsstore.storage.store import Store
-from hsstore.testing import damage
 from hsstore.testing.trainers import PROGRAMS, run_trainer
 
 pytestmark = pytest.mark.trainers
@@ -17,7 +16,7 @@ STEPS = 20
 PRE_NORM = (2, 4, 5, "final:pre")
 
 
-def train(trees: Path, data: Path, work: Path, *words: object, fails: bool = False) -> str:
+def train(trees: Path, data: Path, work: Path, *words: object) -> str:
     """``speculators train``; no vLLM is there, so what is lacking ends it."""
     return run_trainer(
         "python", PROGRAMS / "speculators_on_cpu.py", "train",
@@ -26,7 +25,6 @@ def train(trees: Path, data: Path, work: Path, *words: object, fails: bool = Fal
         "--target-layer-ids", 2, 4, 5, "--draft-attn-impl", "eager",
         "--loss-implementation", "eager", "--total-seq-len", 96, "--train-data-ratio", 0.8,
         "--epochs", 4, "--max-steps", STEPS, "--lr", 1e-3, "--on-missing", "raise", *words,
-        fails=fails,
     )  # fmt: skip
 
 
@@ -44,50 +42,21 @@ def theirs(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]
     return losses(train(trees, trees / "speculators", work, "--num-workers", 0))
 
 
-@pytest.fixture
-def tokens_only(trees: Path, tmp_path: Path) -> Path:
-    """What speculators prepared, without the files of hidden states."""
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    for file in (trees / "speculators").iterdir():
-        if file.is_file():
-            (folder / file.name).write_bytes(file.read_bytes())
-    return folder
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_training_from_the_store_is_training_from_the_files(
-    workers: int, theirs: list[float], trees: Path, tokens_only: Path,
-    store_of: Callable[..., Store], tmp_path: Path,
+    theirs: list[float], trees: Path, tokens_only: Path, store_of: Callable[..., Store],
+    tmp_path: Path,
 ) -> None:  # fmt: skip
-    store = store_of(PRE_NORM)
     printed = train(
         trees, tokens_only, tmp_path / "out", "--hidden-states-backend", "hsstore",
-        "--hsstore-path", store.root, "--hsstore-verify", "always", "--num-workers", workers,
+        "--hsstore-path", store_of(PRE_NORM).root, "--hsstore-verify", "always",
+        "--num-workers", 1,  # spawned
     )  # fmt: skip
     assert losses(printed) == theirs
 
 
-def test_damage_ends_the_training_and_is_not_passed_off_as_missing(
-    trees: Path, tokens_only: Path, store_of: Callable[..., Store], tmp_path: Path
+def test_training_from_an_exported_tree_is_training_from_the_files(
+    theirs: list[float], trees: Path, store_of: Callable[..., Store], tmp_path: Path
 ) -> None:
-    store = store_of(PRE_NORM)
-    damage.flip_bit(store.root / keys.shard_file(0), 100)
-    said = train(
-        trees, tokens_only, tmp_path / "out", "--hidden-states-backend", "hsstore",
-        "--hsstore-path", store.root, "--num-workers", 0, "--on-missing", "skip", fails=True,
-    )  # fmt: skip
-    assert "SampleDamaged" in said
-    assert "hsstore fsck" in said
-
-
-def test_a_store_of_the_other_norm_is_refused(
-    trees: Path, tokens_only: Path, store_of: Callable[..., Store], tmp_path: Path
-) -> None:
-    store = store_of((2, 4, 5, "final"))
-    said = train(
-        trees, tokens_only, tmp_path / "out", "--hidden-states-backend", "hsstore",
-        "--hsstore-path", store.root, "--num-workers", 0, fails=True,
-    )  # fmt: skip
-    assert "MalformedInput" in said
-    assert "final:pre" in said
+    tree = tmp_path / "tree"
+    export_tree("speculators", store_of(PRE_NORM).root, tree)
+    assert losses(train(trees, tree, tmp_path / "out", "--num-workers", 0)) == theirs
