@@ -95,7 +95,9 @@ def _batch(arrow: Any, schema: Any, rows: list[Tokens]) -> Any:  # noqa: ANN401 
     lengths = np.array([len(each) for each in ids], np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     lists = [
-        arrow.ListArray.from_arrays(arrow.array(ends), arrow.array(np.concatenate(each, dtype=kind)))
+        arrow.ListArray.from_arrays(
+            arrow.array(ends), arrow.array(np.concatenate(each, dtype=kind))
+        )
         for each, kind in ((ids, np.int32), (masks, np.int64))
     ]
     columns = [arrow.array(keys, arrow.string()), *lists, arrow.array(lengths)]

@@ -157,9 +157,7 @@ def _taken(target: Path) -> MalformedInput:
     )
 
 
-def _document(
-    form: str, store: Store, layers: DraftLayers, dataset: HiddenStateDataset
-) -> bytes:
+def _document(form: str, store: Store, layers: DraftLayers, dataset: HiddenStateDataset) -> bytes:
     """What the tree is of: files of sample formats say nothing about themselves."""
     identity = store.identity
     told = {

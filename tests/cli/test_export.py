@@ -12,7 +12,6 @@ import torch
 from hsstore.errors import Stopped
 from hsstore.interop import exported_trees
 from hsstore.interop.exporting import DOCUMENT, export_tree
-from hsstore.interop.foreign import ForeignFile
 from hsstore.interop.formats import FORMATS
 from hsstore.model import keys
 from hsstore.storage.store import Store
@@ -26,8 +25,12 @@ from hsstore_cli.main import main
 POST, PRE = (1, 2, 4, "final"), (1, 2, 4, "final:pre")
 
 
-def filled(root: Path, layers: tuple[Any, ...] = POST, **options: Any) -> Store:
-    return fill(empty_store(root, LENGTHS, layers=layers, hidden_size=8, shard_rows=64), **options)
+def filled(
+    root: Path, layers: tuple[Any, ...] = POST, failing: dict[str, str] | None = None
+) -> Store:
+    return fill(
+        empty_store(root, LENGTHS, layers=layers, hidden_size=8, shard_rows=64), failing=failing
+    )
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -84,7 +87,10 @@ def test_a_store_that_lacks_samples_is_refused_or_they_are_counted(
     assert (code, "sample-3" in err) == (exit_codes.FAILED, True)
     assert not (tmp_path / "tree").exists()
     code, out, _ = run(capsys, "specforge", store.root, tmp_path / "tree", "--leave-out-absent")
-    assert (code, "left out, for the store lacks them: 1 sample" in out) == (exit_codes.PROBLEMS, True)
+    assert (code, "left out, for the store lacks them: 1 sample" in out) == (
+        exit_codes.PROBLEMS,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("form", "layers"), [("specforge", PRE), ("speculators", POST)])

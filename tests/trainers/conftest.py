@@ -1,9 +1,8 @@
 """What the trainers train from: trees that their own tools made, and stores of the same states."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,13 +25,13 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store_of(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
     """Makes a store of these layers of the states that the trees were made of.
 
-    Options are those of RecordedStates.
+    The keys in ``failing`` are absent.
     """
 
-    def make(layers: Sequence[Layer], **options: Any) -> Store:
+    def make(layers: Sequence[Layer], failing: Mapping[str, str] | None = None) -> Store:
         root = tmp_path_factory.mktemp("ours") / "store"
         store = create(root, trees / "dataset.jsonl", trees / "target", layers, shard_rows=256)
-        extract(store, RecordedStates(store.identity, trees / "states.npz", **options))
+        extract(store, RecordedStates(store.identity, trees / "states.npz", failing))
         return store
 
     return make

@@ -12,20 +12,23 @@ import json
 import pickle
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import load_from_disk
+from specforge.runtime.contracts import SampleRef
 from speculators.train.data import ArrowDataset, SampleUnavailable
 
 from hsstore.errors import HsstoreError
 from hsstore.interop.specforge_features import StoreFeatures
 from hsstore.interop.speculators_backend import StoreBackend, StoreTransfer
 
+Item = dict[str, torch.Tensor]
 
-def answer(call: Callable[[], Any], expected: dict[str, torch.Tensor] | None = None) -> str:
+
+def answer(call: Callable[[], Any], expected: Item | None = None) -> str:
     try:
         found = call()
     except HsstoreError as error:
@@ -34,12 +37,15 @@ def answer(call: Callable[[], Any], expected: dict[str, torch.Tensor] | None = N
         return "missing"
     if expected is None:
         return "something"
-    same = found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
+    same = found.keys() == expected.keys() and all(
+        torch.equal(found[k], expected[k]) for k in found
+    )
     return "same" if same else "other"
 
 
-def rows(prepared: str, transfer: StoreTransfer, files: Any) -> list[str]:
-    ours = ArrowDataset(64, prepared, pickle.loads(pickle.dumps(transfer)), on_missing="skip")
+def rows(prepared: str, transfer: StoreTransfer, files: Sequence[Item]) -> list[str]:
+    spawned = pickle.loads(pickle.dumps(transfer))  # noqa: S301 - as a worker gets it
+    ours = ArrowDataset(64, prepared, spawned, on_missing="skip")
     return [answer(lambda row=row: ours[row], files[row]) for row in range(len(ours))]
 
 
@@ -60,7 +66,7 @@ def specforge(store: str) -> list[str] | str:
     return [answer(lambda ref=ref: checked(features, ref)) for ref in refs]
 
 
-def checked(features: StoreFeatures, ref: Any) -> None:
+def checked(features: StoreFeatures, ref: SampleRef) -> None:
     """Gets a sample, whose tensors must be what its reference tells."""
     found, handle = features.get(ref)
     features.release(handle)
@@ -83,11 +89,13 @@ def reversed_rows(prepared: str, files: str, store: str) -> list[str]:
 def other_tokens(prepared: str, store: str) -> str:
     """A folder of which the store has no row."""
     folder = f"{prepared}-other"
-    load_from_disk(prepared).map(lambda row: {"input_ids": row["input_ids"] + 1}).save_to_disk(folder)
+    load_from_disk(prepared).map(lambda row: {"input_ids": row["input_ids"] + 1}).save_to_disk(
+        folder
+    )
     return answer(lambda: StoreTransfer(store, folder))
 
 
-def arguments(target: str, store: str | None, **given: Any) -> Namespace:
+def arguments(target: str, store: str | None, **given: object) -> Namespace:
     plain = {
         "hsstore_path": store, "hsstore_layers": None, "hsstore_verify": "first",
         "from_pretrained": "", "target_layer_ids": None, "verifier_name_or_path": target,
@@ -99,12 +107,12 @@ def main(prepared: str, files: str, *stores: str) -> None:
     target = str(Path(files).parent / "target")
     whole = stores[0]
 
-    def chosen(store: str | None = whole, **given: Any) -> str:
+    def chosen(store: str | None = whole, **given: object) -> str:
         return answer(
             lambda: StoreBackend.from_train_args(arguments(target, store, **given), prepared)
         )
 
-    print(json.dumps({
+    json.dump({
         "speculators": {store: speculators(prepared, files, store) for store in stores},
         "specforge": {store: specforge(store) for store in stores},
         "reversed": reversed_rows(prepared, files, whole),
@@ -114,7 +122,7 @@ def main(prepared: str, files: str, *stores: str) -> None:
         "other layers": chosen(target_layer_ids=[1, 4, 5]),
         "pretrained": chosen(from_pretrained="draft"),
         "pretrained, told": chosen(from_pretrained="draft", hsstore_layers="2,4,5"),
-    }))  # fmt: skip
+    }, sys.stdout)  # fmt: skip
 
 
 if __name__ == "__main__":

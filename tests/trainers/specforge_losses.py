@@ -9,7 +9,6 @@ what SpecForge logs.
 
 import os
 import sys
-from typing import Any
 
 from accelerate.utils import set_seed
 from specforge.application import resolve_run
@@ -17,12 +16,13 @@ from specforge.cli import _bootstrap_single_process_env
 from specforge.config import load_config
 from specforge.distributed import destroy_distributed, init_distributed
 from specforge.launch import build_disagg_offline_runtime
+from specforge.runtime.contracts import SampleRef
 from specforge.training.assembly import _common_launch_kwargs, build_model_bundle
 
 from hsstore.interop.specforge_features import StoreFeatures
 
 
-def by_file_name(ref: Any) -> str:
+def by_file_name(ref: SampleRef) -> str:
     """SpecForge sorts the names of files, in which 10 comes before 2."""
     return f"data_{ref.metadata['sample']}.ckpt"
 

@@ -6,6 +6,7 @@ Its trainer takes a rank's number for a device and waits for an accelerator; her
 """
 
 import json
+import sys
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class Printing:
 
     def info(self, metrics: dict[str, Any], **_: object) -> None:
         if "train" in metrics:
-            print(json.dumps(metrics["train"]), flush=True)
+            sys.stdout.write(json.dumps(metrics["train"]) + "\n")
 
 
 def train_on_the_cpu() -> None:

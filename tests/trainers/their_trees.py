@@ -1,4 +1,4 @@
-"""Makes, with the trainers' own libraries, a small target and the trees that its states are kept in.
+"""Makes a small target, and the trees of its states, with the trainers' own libraries.
 
 usage: their_trees.py FOLDER
 
@@ -9,7 +9,6 @@ their own tools leave them, states.npz the same states as bits of bfloat16. hsst
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -57,7 +56,9 @@ def states(model: LlamaForCausalLM, ids: list[int]) -> torch.Tensor:
     return torch.stack([*rows, before[0], found.last_hidden_state], dim=2)[0]
 
 
-def save_specforge(root: Path, sample: int, ids: list[int], mask: list[int], rows: Any) -> None:
+def save_specforge(
+    root: Path, sample: int, ids: list[int], mask: list[int], rows: torch.Tensor
+) -> None:
     first = sample // FILES_A_FOLDER * FILES_A_FOLDER
     folder = root / f"rows_{first}-{first + FILES_A_FOLDER}"
     folder.mkdir(parents=True, exist_ok=True)

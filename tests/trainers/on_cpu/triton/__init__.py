@@ -14,6 +14,7 @@ if "specforge.core.loss" not in sys.modules:
     raise ImportError("this triton is for the loss of SpecForge only")
 
 import torch
+
 from triton import language as language
 
 Launch = Callable[..., None]
@@ -37,7 +38,7 @@ def next_power_of_2(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _forward(*arguments: Any, **_: int) -> None:
+def _forward(*arguments: torch.Tensor, **_: int) -> None:
     logits, _, target, _, mask, _, loss, _, largest, exponentials, _ = arguments
     values, weights, rows = logits.float(), target.float(), mask.view(-1)
     top = values.max(1).values
@@ -47,7 +48,7 @@ def _forward(*arguments: Any, **_: int) -> None:
         place.copy_(torch.where(rows, found, 0))
 
 
-def _backward(*arguments: Any, **_: int) -> None:
+def _backward(*arguments: torch.Tensor, **_: int) -> None:
     logits, _, target, _, mask, gradient, scale, largest, exponentials, _ = arguments
     weights, rows = target.float() * (gradient.float() * scale), mask.view(-1, 1)
     weights = weights.view_as(logits)
