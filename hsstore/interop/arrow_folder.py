@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput
-from hsstore.storage.filesystem import Buffer, Filesystem
+from hsstore.storage.filesystem import Filesystem
 
 DATA, INFO, STATE = "data-00000-of-00001.arrow", "dataset_info.json", "state.json"
 ROWS_AT_ONCE = 1000
@@ -54,7 +54,7 @@ def write_arrow_folder(
         "seq_len": {"dtype": "int64", "_type": "Value"},
     }
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
-    state = {
+    state: dict[str, object] = {
         "_data_files": [{"filename": DATA}],
         "_fingerprint": fingerprint,
         "_format_columns": None,
@@ -116,7 +116,7 @@ class _Appending(io.RawIOBase):
     def tell(self) -> int:
         return self._end
 
-    def write(self, data: Buffer) -> int:  # type: ignore[override] - what pyarrow gives
+    def write(self, data: Any) -> int:  # noqa: ANN401 - a buffer; its type has no name in 3.11
         size = memoryview(data).nbytes
         self._filesystem.write_at(self._fd, data, self._end, self._path)
         self._end += size

@@ -24,7 +24,7 @@ FEATURES = ("input_ids", "loss_mask", "hidden_state", "aux_hidden_state")
 _SCHEME = "hsstore://"
 
 
-class StoreFeatures(FeatureStore):  # type: ignore[misc] - specforge is untyped
+class StoreFeatures(FeatureStore):  # type: ignore[misc]  # specforge is untyped
     """The samples of a store as features of SpecForge's EAGLE-3: what its ``.ckpt`` files hold.
 
     Give it, with its ``refs``, to ``specforge.launch.build_disagg_offline_runtime``, or to a

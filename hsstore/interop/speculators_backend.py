@@ -33,7 +33,7 @@ ROWS_AT_ONCE = 1000
 _log = logging.getLogger(__name__)
 
 
-class StoreTransfer(FileTransfer):  # type: ignore[misc] - hs_connectors is untyped
+class StoreTransfer(FileTransfer):  # type: ignore[misc]  # hs_connectors is untyped
     """The states of a prepared folder's rows, out of a store.
 
     A row is served by the first sample with the same token ids, wherever both lie. A row that the
@@ -104,8 +104,8 @@ def _digests(store: Path, dataset: HiddenStateDataset) -> list[bytes]:
     return [token_digest(ids) for _, ids, _ in tokens_of(Store.open(store), samples)]
 
 
-@HiddenStatesBackend.register("hsstore")  # type: ignore[untyped-decorator] - hs_connectors
-class StoreBackend(FileBackend):  # type: ignore[misc] - hs_connectors is untyped
+@HiddenStatesBackend.register("hsstore")
+class StoreBackend(FileBackend):  # type: ignore[misc]  # hs_connectors is untyped
     """``--hidden-states-backend hsstore``: a StoreTransfer by speculators' arguments.
 
     A vLLM server that generates what is missing is launched as for the backend ``file``.

@@ -54,7 +54,9 @@ def test_a_tree_is_read_back_bit_for_bit(
     reader = FORMATS[form]()
     files = reader.files(tree)
     assert len(files) == len(LENGTHS)
-    for item, file in zip(HiddenStateDataset(store.root), files, strict=True):
+    dataset = HiddenStateDataset(store.root)
+    for n, file in enumerate(files):
+        item = dataset[n]
         found = reader.read(file, hidden=8)
         assert found.faults == ()
         assert found.sample is not None

@@ -13,6 +13,7 @@ import pickle
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def answer(call: Callable[[], Any], expected: Item | None = None) -> str:
 def rows(prepared: str, transfer: StoreTransfer, files: Sequence[Item]) -> list[str]:
     spawned = pickle.loads(pickle.dumps(transfer))  # noqa: S301 - as a worker gets it
     ours = ArrowDataset(64, prepared, spawned, on_missing="skip")
-    return [answer(lambda row=row: ours[row], files[row]) for row in range(len(ours))]
+    return [answer(partial(ours.__getitem__, row), files[row]) for row in range(len(ours))]
 
 
 def speculators(prepared: str, files: str, store: str) -> list[str] | str:
@@ -63,7 +64,7 @@ def specforge(store: str) -> list[str] | str:
     except HsstoreError as error:
         return f"{error.kind}: {error}"
     refs = features.refs(run_id="run")
-    return [answer(lambda ref=ref: checked(features, ref)) for ref in refs]
+    return [answer(partial(checked, features, ref)) for ref in refs]
 
 
 def checked(features: StoreFeatures, ref: SampleRef) -> None:

@@ -1,8 +1,8 @@
 """Trains SpecForge's EAGLE-3 drafter from a store, by the configuration of a run over files.
 
-usage: specforge_losses.py RUN.YAML STORE VOCABULARY
+usage: specforge_losses.py RUN.JSON STORE VOCABULARY
 
-The run is the one that ``specforge train -c RUN.YAML`` makes, but that the features come from
+The run is the one that ``specforge train -c RUN.JSON`` makes, but that the features come from
 hsstore's feature store; VOCABULARY is the map that the other run derived from its files. Prints
 what SpecForge logs.
 """

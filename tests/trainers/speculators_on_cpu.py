@@ -28,7 +28,7 @@ def train_on_the_cpu() -> None:
 
     trainer.get_local_rank = lambda: "cpu"
     trainer.Trainer.device_type = property(lambda _: "cpu", lambda *_: None)
-    torch.accelerator.synchronize = lambda *_: None  # type: ignore[assignment]
+    torch.accelerator.synchronize = lambda *_: None
     trainer.metric_logger = Printing()
 
 

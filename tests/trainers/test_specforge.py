@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hsstore.interop.exporting import export_tree
 from hsstore.storage.store import Store
@@ -48,8 +47,8 @@ def configuration(folder: Path, trees: Path, tree: Path) -> Path:
         },
         "training": TRAINING,
     }
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(run))
+    path = folder / "run.json"
+    path.write_text(json.dumps(run))
     return path
 
 

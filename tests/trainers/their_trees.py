@@ -28,7 +28,8 @@ def target(folder: Path) -> LlamaForCausalLM:
         num_key_value_heads=2, vocab_size=VOCABULARY, max_position_embeddings=256,
         tie_word_embeddings=False, initializer_range=0.2, pad_token_id=0,
     )  # fmt: skip
-    model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    model = LlamaForCausalLM(config).bfloat16()
+    model.eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         model.model.norm.weight.uniform_(0.5, 1.5)
     # Several files, since SpecForge looks for their index.
@@ -92,7 +93,7 @@ def main(folder: Path) -> None:
             kept[str(sample)] = rows.view(torch.uint16).numpy()
             line = {"id": f"prompt-{sample}", "input_ids": ids, "loss_mask": mask}
             dataset.write(json.dumps(line) + "\n")
-    np.savez(folder / "states.npz", **kept)
+    np.savez(folder / "states.npz", allow_pickle=False, **kept)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def next_power_of_2(number: int) -> int:
 
 
 def _forward(*arguments: torch.Tensor, **_: int) -> None:
-    logits, _, target, _, mask, _, loss, _, largest, exponentials, _ = arguments
+    logits, _s, target, _s, mask, _s, loss, _s, largest, exponentials, _n = arguments
     values, weights, rows = logits.float(), target.float(), mask.view(-1)
     top = values.max(1).values
     total = (values - top[:, None]).exp().sum(1)
@@ -49,7 +49,7 @@ def _forward(*arguments: torch.Tensor, **_: int) -> None:
 
 
 def _backward(*arguments: torch.Tensor, **_: int) -> None:
-    logits, _, target, _, mask, gradient, scale, largest, exponentials, _ = arguments
+    logits, _s, target, _s, mask, gradient, scale, largest, exponentials, _n = arguments
     weights, rows = target.float() * (gradient.float() * scale), mask.view(-1, 1)
     weights = weights.view_as(logits)
     chances = (logits.float() - largest[:, None]).exp() / exponentials[:, None]
