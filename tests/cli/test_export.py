@@ -115,6 +115,9 @@ def test_some_layers_of_many(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     states = HiddenStateDataset(store.root)[3]["hidden_states"]
     assert torch.equal(record["aux_hidden_state"][0], states[:, [0, 2, 3]].flatten(1))
     assert torch.equal(record["hidden_state"][0], states[:, 5])
+    # torch.save keeps all memory that a view looks at.
+    for value in record.values():
+        assert value.untyped_storage().nbytes() == value.nbytes
 
 
 def test_a_stopped_export_shows_no_tree_and_goes_on(
