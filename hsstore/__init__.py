@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
     from hsstore.integrity.scrub.schedule import Scrub
+    from hsstore.interop.importing import import_tree
     from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
     from hsstore.storage.extend import extend
@@ -29,6 +30,7 @@ _HOMES = {
     "create": "hsstore.storage.create",
     "extend": "hsstore.storage.extend",
     "fsck": "hsstore.integrity.fsck",
+    "import_tree": "hsstore.interop.importing",
     "plan_capacity": "hsstore.model.capacity",
     "repair": "hsstore.integrity.repair",
 }
@@ -44,6 +46,7 @@ __all__ = [
     "create",
     "extend",
     "fsck",
+    "import_tree",
     "plan_capacity",
     "repair",
 ]

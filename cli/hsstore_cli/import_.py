@@ -84,8 +84,8 @@ SPECFORGE = "--model MODEL --layers 1,13,24 --layer-convention specforge"
 @click.option(
     "--leave-out-broken",
     is_flag=True,
-    help="Go on without files that cannot be read, and, where no dataset says what they should hold, "
-    "without broken ones. Each is named.",
+    help="Go on without files that cannot be read, and without broken ones where no dataset says "
+    "what they should hold. Each is named.",
 )
 @codec_option
 @click.option("--revision", help="The model's revision, as for create.")

@@ -21,6 +21,8 @@ from hsstore.storage.tokenised import TokenisedSample, changed
 
 STATE = "state.json"
 STATE_BYTES = 16 << 20
+# What ends a stream: a continuation and a message of no bytes (Arrow's "IPC Streaming Format").
+END = b"\xff\xff\xff\xff\0\0\0\0"
 IDS, MASK = "input_ids", "loss_mask"
 
 
@@ -130,13 +132,25 @@ def _pieces(path: Path, filesystem: Filesystem) -> Iterator[Piece]:
     arrow = _pyarrow()
     with filesystem.opened(path) as fd:
         stream = FileBytes(filesystem, fd, path)
+        _refuse_torn(stream, path)
         try:
             with arrow.ipc.open_stream(arrow.PythonFile(stream, "r")) as batches:
                 for batch in batches:
                     batch.validate(full=True)
                     yield _piece(batch, str(path))
-        except (arrow.ArrowException, EOFError) as error:
+        except (arrow.ArrowException, OSError, EOFError) as error:
+            # Arrow's own OSError has no number; one that has is the disk's.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise MalformedInput(f"not a readable Arrow file: {error}", place=str(path)) from None
+
+
+def _refuse_torn(stream: FileBytes, path: Path) -> None:
+    """Arrow takes a stream that was cut between two batches for a shorter one."""
+    stream.seek(max(stream.size - len(END), 0))
+    if stream.read() != END:
+        raise MalformedInput("not a readable Arrow file: its end is missing", place=str(path))
+    stream.seek(0)
 
 
 def _piece(batch: Any, place: str) -> Piece:  # noqa: ANN401 - pyarrow has no types

@@ -133,6 +133,8 @@ def _prefix(records: Mapping[str, zipfile.ZipInfo]) -> str:
 
 def _begin(stream: BinaryIO, record: zipfile.ZipInfo) -> int:
     """Where the bytes of a record begin: behind its own header, its name and its padding."""
+    if record.header_offset < 0:
+        raise Broken("no-container", "the zip's directory says that a record is before the file")
     stream.seek(record.header_offset)
     header = stream.read(LOCAL_HEADER.size)
     if len(header) < LOCAL_HEADER.size:
