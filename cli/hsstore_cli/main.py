@@ -19,6 +19,7 @@ COMMANDS = {
     "server-flags": "Print the launch line of the SGLang server that a store needs.",
     "extract": "Fill a store with hidden states.",
     "import": "Move hidden states that another tool wrote into a store.",
+    "export": "Make a tree of a store that another trainer reads.",
     "extend": "Add the samples of another dataset to a store.",
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",

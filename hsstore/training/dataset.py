@@ -238,6 +238,11 @@ class HiddenStateDataset(Dataset[T_co]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """int64 [len(self)], the number in the store of each sample, ascending."""
+        return self._samples
+
     def __getitem__(self, index: int) -> T_co:
         return self.read_into(index, self.memory(int(self.lengths[index])))
 
