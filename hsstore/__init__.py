@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from hsstore.integrity.fsck import fsck
     from hsstore.integrity.repair import repair
     from hsstore.integrity.scrub.schedule import Scrub
+    from hsstore.interop.importing import import_tree
     from hsstore.model.capacity import Workload, plan_capacity
     from hsstore.storage.create import create
     from hsstore.storage.extend import extend
     from hsstore.storage.store import Store
     from hsstore.training.dataset import HiddenStateDataset
+    from hsstore.training.stream import HiddenStateStream
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "HiddenStateDataset": "hsstore.training.dataset",
+    "HiddenStateStream": "hsstore.training.stream",
     "HsstoreError": "hsstore.errors",
     "Scrub": "hsstore.integrity.scrub.schedule",
     "Store": "hsstore.storage.store",
@@ -27,12 +30,14 @@ _HOMES = {
     "create": "hsstore.storage.create",
     "extend": "hsstore.storage.extend",
     "fsck": "hsstore.integrity.fsck",
+    "import_tree": "hsstore.interop.importing",
     "plan_capacity": "hsstore.model.capacity",
     "repair": "hsstore.integrity.repair",
 }
 
 __all__ = [
     "HiddenStateDataset",
+    "HiddenStateStream",
     "HsstoreError",
     "Scrub",
     "Store",
@@ -41,6 +46,7 @@ __all__ = [
     "create",
     "extend",
     "fsck",
+    "import_tree",
     "plan_capacity",
     "repair",
 ]

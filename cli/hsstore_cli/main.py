@@ -1,6 +1,7 @@
 """The program ``hsstore``: finds the command, runs it, and turns every error into its exit code."""
 
 import importlib
+import keyword
 import os
 import sys
 import traceback
@@ -17,6 +18,8 @@ COMMANDS = {
     "create": "Make an empty store for a tokenised dataset.",
     "server-flags": "Print the launch line of the SGLang server that a store needs.",
     "extract": "Fill a store with hidden states.",
+    "import": "Move hidden states that another tool wrote into a store.",
+    "export": "Make a tree of a store that another trainer reads.",
     "extend": "Add the samples of another dataset to a store.",
     "status": "Say how far a store is.",
     "inspect": "Show what is in a store, a shard or a sample.",
@@ -25,9 +28,13 @@ COMMANDS = {
     "repair": "Mend a store; shows what it would do unless told to apply it.",
     "copy": "Copy a store to another disk, or make another of a part of it.",
     "gc": "Show what a store has no need of, or remove it.",
+    "survey": "Say what is there of a tree of loose files, and what is lost.",
     "demo": "Walk the whole path on a small model.",
 }
-"""Every command and its line in the help; the module of a command has its name."""
+"""Every command and its line in the help; the module of a command has its name.
+
+Where that is a word of Python, the module has an underscore behind it.
+"""
 
 
 class LazyGroup(click.Group):
@@ -41,7 +48,8 @@ class LazyGroup(click.Group):
         """The command of that name, None where there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"hsstore_cli.{cmd_name.replace('-', '_')}")
+        word = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"hsstore_cli.{word}{'_' * keyword.iskeyword(word)}")
         command: click.Command = module.command
         return command
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from hsstore.demo.corpus import VOCABULARY
-from hsstore.training.collate import pad_collate
+from hsstore.training.collate import Batch, PackedBatch, pack_collate, pad_collate
 from hsstore.training.dataset import HiddenStateDataset
+from hsstore.training.token_batches import TokenBatches
 
 BATCH = 8
 LEARNING_RATE = 3e-3
@@ -35,17 +36,27 @@ class Drafter(nn.Module):
 
 
 def train(
-    dataset: HiddenStateDataset, epochs: int, seed: int = 0, vocabulary: int = VOCABULARY
+    dataset: HiddenStateDataset,
+    epochs: int,
+    seed: int = 0,
+    vocabulary: int = VOCABULARY,
+    *,
+    packed: bool = False,
 ) -> Iterator[float]:
     """The mean loss of each epoch; the last stored layer is the target.
 
-    ``vocabulary`` is how many token ids there are.
+    ``vocabulary`` is how many token ids there are; ``packed`` puts the samples of a batch end to
+    end, where else they are padded. That changes no loss but for rounding.
     """
     torch.manual_seed(seed)
     _, layers, hidden_size = dataset[0]["hidden_states"].shape
     drafter = Drafter(layers - 1, hidden_size, vocabulary)
     optimiser = torch.optim.Adam(drafter.parameters(), LEARNING_RATE)
-    loader = DataLoader(dataset, BATCH, shuffle=True, collate_fn=pad_collate)
+    batches = TokenBatches(
+        dataset, BATCH * int(dataset.lengths.max()), max_samples=BATCH, shape="padded", seed=seed
+    )
+    collate = pack_collate if packed else pad_collate
+    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=collate)
     for _ in range(epochs):
         losses = []
         for batch in loader:
@@ -57,9 +68,13 @@ def train(
         yield sum(losses) / len(losses)
 
 
-def _loss(drafter: Drafter, batch: dict[str, Tensor]) -> Tensor:
+def _loss(drafter: Drafter, batch: Batch | PackedBatch) -> Tensor:
     """Mean smooth L1 over the tokens to learn from; position t predicts position t + 1."""
     states = batch["hidden_states"].float()
     predicted = drafter(states[:, :-1, :-1], batch["input_ids"][:, 1:])
     wanted = batch["loss_mask"][:, 1:]
+    if "document_ids" in batch:
+        # The last token of a sample does not predict the first of the next.
+        documents = batch["document_ids"]
+        wanted = wanted & (documents[:, :-1] == documents[:, 1:])
     return nn.functional.smooth_l1_loss(predicted[wanted], states[:, 1:, -1][wanted])

@@ -17,20 +17,14 @@ from hsstore.storage.building import building, free_target, publish
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.model_files import read_dtype, read_model
 from hsstore.storage.store import Store
-from hsstore.storage.tokenised import (
-    TokenisedSample,
-    changed,
-    count_samples,
-    file_state,
-    read_samples,
-)
+from hsstore.storage.tokenised import JsonLines, Samples, TokenisedSample
 
 PathLike = str | os.PathLike[str]
 
 
 def create(  # noqa: PLR0913 - what a store is made of
     path: PathLike,
-    dataset: PathLike,
+    dataset: PathLike | Samples,
     model: PathLike,
     layers: str | Iterable[Layer],
     dtype: str | None = None,
@@ -45,28 +39,27 @@ def create(  # noqa: PLR0913 - what a store is made of
 ) -> Store:
     """Make an empty store for a tokenised dataset, and open it.
 
-    ``dataset`` is a JSON lines file, ``model`` a config.json, its folder or a GGUF file, ``layers``
-    what ``hsstore create --layers`` takes, ``dtype`` by default the model's own. Raises
+    ``dataset`` is a JSON lines file, or samples from elsewhere, ``model`` a config.json, its folder
+    or a GGUF file, ``layers`` what ``hsstore create --layers`` takes, ``dtype`` by default the
+    model's own. Raises
     MalformedInput for anything wrong with them, StoreExists, and StorageFailed where the
     filesystem refuses; then nothing is left behind.
     """
     progress = progress or Silent()
-    source = Path(dataset)
     try:
         target = free_target(Path(path), filesystem)
-        state = file_state(source)
+        source = JsonLines(Path(dataset)) if isinstance(dataset, (str, os.PathLike)) else dataset
         _known("codec", codec, CODECS)
         found = read_model(model, revision)
         capture = _capture(found, layers, dtype or read_dtype(model), layer_convention)
-        lengths, _ = count_samples(source, progress=progress)
+        lengths = source.lengths(progress)
         geometry = _geometry(found, capture, max(lengths), (chunk_rows, shard_rows), progress)
         identity = _identity(found, capture, geometry, codec)
         with building(target, seal(identity.to_document()), filesystem) as root:
-            samples = read_samples(source, vocab_size=found.vocab_size)
+            samples = source.samples(found.vocab_size)
             pairs = _matched(source, place(lengths, geometry), samples)
             Builder(StoreFiles(filesystem, root), identity).build(lengths, pairs, progress)
-            if file_state(source) != state:
-                raise changed(source)
+            source.refuse_change()
             publish(root, target, filesystem)
     except OSError as error:
         raise StorageFailed.from_os(error) from error
@@ -135,10 +128,10 @@ def _identity(
 
 
 def _matched(
-    source: Path, extents: Iterator[Extent], samples: Iterator[TokenisedSample]
+    source: Samples, extents: Iterator[Extent], samples: Iterator[TokenisedSample]
 ) -> Iterator[tuple[Extent, TokenisedSample]]:
     """Every sample with its place; MalformedInput where the second reading finds others."""
     for extent, sample in zip_longest(extents, samples):
         if extent is None or sample is None or extent.rows != len(sample.input_ids):
-            raise changed(source)
+            raise source.changed()
         yield extent, sample

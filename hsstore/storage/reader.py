@@ -5,6 +5,7 @@ import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,21 +128,28 @@ class Reader:
         )
 
     def read(
-        self, sample: int, out: NDArray[Any] | None = None, *, verify: bool = False
+        self,
+        sample: int,
+        out: NDArray[Any] | None = None,
+        *,
+        rows: int | None = None,
+        verify: bool = False,
     ) -> NDArray[Any]:
         """The states of one sample, [tokens, layers, hidden] in the stored dtype.
 
         bfloat16 comes as its uint16 bits. ``out``, C-contiguous and of that shape, is filled and
-        returned. ``verify`` checks every chunk against the manifest. Raises SampleMissing,
-        SampleAbsent, SampleDamaged (each names the sample), OSError.
+        returned. ``rows``: of the first so many tokens only, at least one; chunks behind them are
+        not read. ``verify`` checks every chunk that is read against the manifest. Raises
+        SampleMissing, SampleAbsent, SampleDamaged (each names the sample), OSError.
         """
         extent = self.store.samples.extent(sample)
+        shape = self.shape(sample) if rows is None else (rows, *self.shape(sample)[1:])
+        if not 1 <= shape[0] <= extent.rows:
+            raise ValueError(f"rows is {rows}, not from 1 to the sample's {extent.rows}")
         if out is None:
-            out = np.empty(self.shape(sample), self._dtype)
-        elif out.shape != self.shape(sample) or out.dtype != self._dtype:
-            raise ValueError(
-                f"out is {out.dtype} {out.shape}, not {self._dtype} {self.shape(sample)}"
-            )
+            out = np.empty(shape, self._dtype)
+        elif out.shape != shape or out.dtype != self._dtype:
+            raise ValueError(f"out is {out.dtype} {out.shape}, not {self._dtype} {shape}")
         elif not out.flags.c_contiguous:
             raise ValueError("out is not C-contiguous")
         try:
@@ -188,6 +196,24 @@ class Reader:
         self._fill_from(self._shard(extent), extent, out, verify=verify)
 
     def _fill_from(
+        self, shard: OpenShard, extent: Extent, out: NDArray[Any], *, verify: bool
+    ) -> None:
+        """The first ``len(out)`` rows of a sample; a chunk to be verified is read as a whole."""
+        rows, size = len(out), self._geometry.chunk_rows
+        if rows == extent.rows:
+            self._fill_rows(shard, extent, out, verify=verify)
+            return
+        whole = rows - rows % size if verify else rows
+        if whole:
+            self._fill_rows(shard, replace(extent, rows=whole), out[:whole], verify=verify)
+        if whole < rows:
+            last = min(size, extent.rows - whole)
+            chunk = np.empty((last, *out.shape[1:]), out.dtype)
+            cut = replace(extent, first_row=extent.first_row + whole, rows=last)
+            self._fill_rows(shard, cut, chunk, verify=verify)
+            out[whole:] = chunk[: rows - whole]
+
+    def _fill_rows(
         self, shard: OpenShard, extent: Extent, out: NDArray[Any], *, verify: bool
     ) -> None:
         numbers = extent.chunk_range(self._geometry)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -43,6 +43,51 @@ class TokenisedSample:
     input_ids: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
     line: int
+
+
+class Samples(Protocol):
+    """The samples of a dataset, which a store is made for. They are gone through twice."""
+
+    def lengths(self, progress: Progress) -> list[int]:
+        """The tokens of every sample, in order; at least one sample, none of them empty."""
+        ...
+
+    def samples(self, vocab_size: int) -> Iterator[TokenisedSample]:
+        """Every sample in order, fully checked; token ids are below ``vocab_size``."""
+        ...
+
+    def refuse_change(self) -> None:
+        """MalformedInput where the dataset is not what it was at first."""
+        ...
+
+    def changed(self) -> MalformedInput:
+        """What to say where the second reading finds another dataset than the first."""
+        ...
+
+
+class JsonLines:
+    """The ``Samples`` of a JSON lines file; MalformedInput where there is no such file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state = file_state(path)
+
+    def lengths(self, progress: Progress) -> list[int]:
+        """The tokens of every sample; as ``count_samples`` refuses."""
+        return count_samples(self._path, progress=progress)[0]
+
+    def samples(self, vocab_size: int) -> Iterator[TokenisedSample]:
+        """Every sample; as ``read_samples`` refuses."""
+        return read_samples(self._path, vocab_size=vocab_size)
+
+    def refuse_change(self) -> None:
+        """MalformedInput where the file was written to meanwhile."""
+        if file_state(self._path) != self._state:
+            raise self.changed()
+
+    def changed(self) -> MalformedInput:
+        """That the file changed while it was read."""
+        return changed(self._path)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hsstore.errors import HsstoreError, MalformedInput, OutOfSpace, StorageFailed, StoreExists
 from hsstore.model import geometry, keys
-from hsstore.storage import building
+from hsstore.storage import building, tokenised
 from hsstore.storage import create as create_module
 from hsstore.storage.create import create
 from hsstore.storage.filesystem import Buffer, Filesystem
@@ -296,7 +296,7 @@ def test_a_dataset_that_changes_meanwhile_is_refused(
         write(folder, second)
         return counts
 
-    monkeypatch.setattr(create_module, "count_samples", counted)
+    monkeypatch.setattr(tokenised, "count_samples", counted)
     with pytest.raises(MalformedInput, match="the dataset changed"):
         make(folder)
     assert left_behind(folder) == []
@@ -304,7 +304,7 @@ def test_a_dataset_that_changes_meanwhile_is_refused(
 
 def test_equal_lengths_do_not_hide_a_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = iter([(1, 2, 3), (1, 2, 4)])
-    monkeypatch.setattr(create_module, "file_state", lambda _: next(states))
+    monkeypatch.setattr(tokenised, "file_state", lambda _: next(states))
     with pytest.raises(MalformedInput, match="the dataset changed"):
         make(folder)
     assert left_behind(folder) == []

@@ -103,10 +103,12 @@ def test_lacking_samples_are_left_out_counted_and_logged(
     assert "3 missing and 1 absent samples" in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"absent": "ignore"}, {"verify": "sometimes"}])
+@pytest.mark.parametrize(
+    "options", [{"absent": "ignore"}, {"verify": "sometimes"}, {"on_damage": "hide"}]
+)
 def test_unknown_options_are_refused(store: Store, options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="not one of"):
-        HiddenStateDataset(store.root, **options)  # type: ignore[arg-type]
+        HiddenStateDataset(store.root, **options)  # type: ignore[call-overload]
 
 
 def test_verifying_finds_damage_that_a_plain_read_serves(store: Store) -> None:

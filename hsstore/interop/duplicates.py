@@ -1,0 +1,69 @@
+"""Several files for one sample: harmless where they hold the same, else none of them counts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hsstore.interop.foreign import Fault
+from hsstore.interop.matching import Match, twins
+from hsstore.interop.scanning import ScannedFile
+
+Digest = Callable[[ScannedFile], object]
+
+
+def without_twins(
+    scanned: Sequence[ScannedFile], digest: Digest
+) -> tuple[list[ScannedFile], list[tuple[ScannedFile, Fault]]]:
+    """The files of a tree less those that repeat the one of the same number; and those.
+
+    Files of one number that hold different samples or states all get a fault. ``digest`` is that
+    of a file's states, None where they cannot be read; only such files are read for it.
+    """
+    redundant: list[tuple[ScannedFile, Fault]] = []
+    faulty: dict[str, Fault] = {}
+    for group in twins(scanned):
+        if _equal(group, digest):
+            redundant += [(one, _equal_to(group[0])) for one in group[1:]]
+        else:
+            faulty |= dict.fromkeys((one.file.name for one in group), _differing(group))
+    gone = {one.file.name for one, _ in redundant}
+    kept = [
+        replace(one, faults=(faulty[one.file.name],)) if one.file.name in faulty else one
+        for one in scanned
+        if one.file.name not in gone
+    ]
+    return kept, redundant
+
+
+def settle_surplus(found: Match, digest: Digest) -> list[tuple[ScannedFile, Fault]]:
+    """The files that repeat another one of the same tokens; differing ones become faulty.
+
+    Changes ``found``: where more files than samples have the same tokens and they differ, these
+    samples have no file.
+    """
+    redundant: list[tuple[ScannedFile, Fault]] = []
+    for samples, left in found.surplus:
+        holding = [found.files[sample] for sample in samples]
+        if _equal([*holding, *left], digest):
+            redundant += [(one, _equal_to(holding[0])) for one in left]
+            continue
+        told = _differing([*holding, *left])
+        found.extra += [(one, told) for one in (*holding, *left)]
+        for sample in samples:
+            found.broken[sample] = (found.files.pop(sample), told)
+    return redundant
+
+
+def _equal(files: Sequence[ScannedFile], digest: Digest) -> bool:
+    if len({one.digest for one in files}) > 1:
+        return False
+    found = {digest(one) for one in files}
+    return len(found) == 1 and None not in found
+
+
+def _equal_to(one: ScannedFile) -> Fault:
+    return Fault("duplicate", f"it holds the same as {one.file.name}")
+
+
+def _differing(files: Sequence[ScannedFile]) -> Fault:
+    names = ", ".join(one.file.name for one in files)
+    return Fault("duplicate", f"these differ, and nothing says which is right: {names}")

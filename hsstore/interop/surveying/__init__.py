@@ -1,0 +1,1 @@
+"""A read-only look at a tree of loose sample files: what is there, missing, broken, unprovable."""

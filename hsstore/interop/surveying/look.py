@@ -1,0 +1,134 @@
+"""One look at one sample file: what its container proves, what it holds, what is wrong with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import xxhash
+
+from hsstore.interop.file_bytes import opened_bytes
+from hsstore.interop.foreign import Broken, Container, Fault, ForeignFile
+from hsstore.interop.safetensors_file import SafetensorsFile
+from hsstore.interop.surveying.contents import state_faults
+from hsstore.interop.surveying.finding import Depth
+from hsstore.interop.surveying.held import bare_tokens, token_digests, tokens_in
+from hsstore.interop.surveying.legacy import LegacyTorchFile, is_legacy
+from hsstore.interop.surveying.schema import Arrays, is_states
+from hsstore.interop.torch_file import TorchFile
+from hsstore.storage.filesystem import LOCAL, Filesystem
+
+Proof = Literal["checksum", "none", "unread"]
+
+ZIP, ZIP_END, ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a file is, as far as somebody looked.
+
+    ``arrays`` and ``tokens`` are None where the container does not tell. ``digests`` are candidates
+    for its token digest, each with how many tokens it is over: all of them first, then without what
+    may be padding. ``content`` is a digest over all states, where they were read. ``proof`` says
+    what vouches for the bytes: a checksum in the container, nothing, or nobody looked.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    arrays: Arrays | None = None
+    tokens: int | None = None
+    digests: tuple[tuple[int, bytes], ...] = ()
+    content: bytes | None = None
+    proof: Proof = "unread"
+
+
+def look_at(root: Path, name: str, depth: Depth, filesystem: Filesystem = LOCAL) -> Look:
+    """Look at the file of that name below ``root``; nothing is raised, and nothing of it is run.
+
+    ``quick`` reads headers and token ids (of a ``.gz``, which must be expanded for them, all),
+    ``checksums`` all that a checksum vouches for, ``content`` also every value of the states.
+    """
+    looking = _Looking()
+    try:
+        with opened_container(ForeignFile(root, name, None), filesystem) as container:
+            looking.see(container, depth, compressed=name.endswith(".gz"))
+    except Broken as broken:
+        looking.faults.append(broken.fault)
+    return looking.look()
+
+
+@contextmanager
+def opened_container(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Iterator[Container]:
+    """A file as the container that its first bytes say; raises Broken.
+
+    A container that the name promises is named in the refusal of what is none.
+    """
+    with opened_bytes(file, filesystem) as stream:
+        yield _container(stream, safetensors=file.name.endswith(".safetensors"))
+
+
+def _container(stream: BinaryIO, *, safetensors: bool) -> Container:
+    start = stream.read(len(ZIP))
+    stream.seek(0)
+    if safetensors:
+        return SafetensorsFile(stream)
+    if start == ZIP:
+        opened = TorchFile(stream)
+        _refuse_extended(stream)
+        return opened
+    if is_legacy(stream):
+        return LegacyTorchFile(stream)
+    stream.seek(0)
+    if not any(start):
+        raise Broken("no-container", "it begins with zeros")
+    raise Broken("no-container", "neither a zip of torch.save nor its older form")
+
+
+def _refuse_extended(stream: BinaryIO) -> None:
+    """Readers of zips skip what follows behind the end; torch.save puts nothing there."""
+    stream.seek(-ZIP_END_BYTES, 2)
+    end = stream.read(ZIP_END_BYTES)
+    if not end.startswith(ZIP_END) or end[-2:] != b"\0\0":
+        raise Broken("no-container", "bytes follow behind the end of the zip")
+
+
+class _Looking:
+    """What was seen so far, also where the next step finds the file broken."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        self._seen: dict[str, object] = {}
+
+    def look(self) -> Look:
+        return Look(tuple(self.faults), **self._seen)  # type: ignore[arg-type]
+
+    def see(self, container: Container, depth: Depth, *, compressed: bool) -> None:
+        arrays = {key: (header.dtype, header.shape) for key, header in container.tensors.items()}
+        self._seen["arrays"] = arrays
+        ids = tokens_in(container)
+        if ids is not None:
+            self._seen |= {"tokens": len(ids), "digests": token_digests(ids)}
+            if depth == "content":
+                self._see_states(container, len(ids), bare_tokens(ids))
+        if depth != "quick":
+            container.prove()
+        if not container.verifiable and not compressed:
+            self._seen["proof"] = "none"
+        elif depth != "quick" or compressed:
+            self._seen["proof"] = "checksum"
+
+    def _see_states(self, container: Container, tokens: int, bare: int) -> None:
+        """Look at all states; behind the ``bare`` tokens of a padded sample zeros are no fault."""
+        digest = xxhash.xxh3_128()
+        states = {
+            key: header for key, header in container.tensors.items() if is_states(key, header)
+        }
+        hidden = min((header.shape[-1] for header in states.values()), default=0)
+        for key, header in states.items():
+            values = container.array(key)
+            digest.update(key.encode())
+            digest.update(values.data)
+            if hidden and values.size and values.size % (tokens * hidden) == 0:
+                layers = values.reshape(tokens, -1, hidden)[:bare]
+                self.faults += state_faults(key, header.dtype, layers)
+        self._seen["content"] = digest.digest()

@@ -1,0 +1,222 @@
+"""The pickle inside a torch file, read as a description of tensors.
+
+A machine of its own for the few instructions that torch.save writes: what any other instruction,
+or any other name than those listed here, would do is not found out. It is narrower than
+``torch.load(weights_only=True)``, which in addition trusts the sizes that a file tells of its
+storages. The instructions are those of Python's ``pickletools``.
+"""
+
+import pickletools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PICKLE_BYTES = 4 << 20
+DIMENSIONS = 16
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "untyped",
+}
+LATER_DTYPES = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64")
+PUSHES = frozenset({
+    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES",
+})  # fmt: skip
+CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+
+
+class NotPlain(ValueError):
+    """The pickle is no description of tensors and plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRef:
+    """A record of the file: its key, its dtype and how many values of it there are."""
+
+    key: str
+    dtype: str
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor within a storage; ``offset`` and ``stride`` count values of ``dtype``."""
+
+    storage: StorageRef
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    module: str
+    name: str
+
+
+class _Mark:
+    """Where a group begins on the stack."""
+
+
+def described(data: bytes) -> Any:  # noqa: ANN401 - whatever was saved
+    """The value that was pickled, with a TensorRef for each tensor; NotPlain for anything else."""
+    if len(data) > PICKLE_BYTES:
+        raise NotPlain(f"a description of {len(data)} bytes")
+    machine = _Machine()
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return machine.pop()
+            machine.step(opcode.name, argument)
+    except NotPlain:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise NotPlain(f"malformed: {error}") from error
+    raise NotPlain("it does not end")
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._steps: dict[str, Callable[[Any], None]] = {
+            "PROTO": self._nothing,
+            "FRAME": self._nothing,
+            "MARK": lambda _: self._stack.append(_Mark()),
+            "EMPTY_DICT": lambda _: self._stack.append({}),
+            "EMPTY_LIST": lambda _: self._stack.append([]),
+            "EMPTY_TUPLE": lambda _: self._stack.append(()),
+            "TUPLE": lambda _: self._stack.append(tuple(self._group())),
+            "TUPLE1": lambda _: self._tuple(1),
+            "TUPLE2": lambda _: self._tuple(2),
+            "TUPLE3": lambda _: self._tuple(3),
+            "APPEND": lambda _: self._extend([self.pop()]),
+            "APPENDS": lambda _: self._extend(self._group()),
+            "SETITEM": lambda _: self._update(self._last(2)),
+            "SETITEMS": lambda _: self._update(self._group()),
+            "BINPUT": self._put,
+            "LONG_BINPUT": self._put,
+            "MEMOIZE": lambda _: self._put(len(self._memo)),
+            "BINGET": lambda key: self._stack.append(self._memo[key]),
+            "LONG_BINGET": lambda key: self._stack.append(self._memo[key]),
+            "GLOBAL": lambda names: self._stack.append(_Name(*names.split(" ", 1))),
+            "STACK_GLOBAL": lambda _: self._stack.append(_Name(*map(_text, self._last(2)))),
+            "BINPERSID": lambda _: self._stack.append(_storage(self.pop())),
+            "REDUCE": lambda _: self._stack.append(_rebuilt(*self._last(2))),
+        }
+
+    def step(self, name: str, argument: object) -> None:
+        if name in PUSHES:
+            self._stack.append(CONSTANTS.get(name, argument))
+        elif name in self._steps:
+            self._steps[name](argument)
+        else:
+            raise NotPlain(f"it holds the instruction {name}")
+
+    def pop(self) -> Any:  # noqa: ANN401 - whatever is on the stack
+        value = self._stack.pop()
+        if isinstance(value, _Mark):
+            raise NotPlain("malformed: a group without an end")
+        return value
+
+    def _nothing(self, _: object) -> None:
+        """What says something about the pickle only."""
+
+    def _put(self, key: int) -> None:
+        self._memo[key] = self._stack[-1]
+
+    def _last(self, count: int) -> list[Any]:
+        return [self.pop() for _ in range(count)][::-1]
+
+    def _tuple(self, count: int) -> None:
+        self._stack.append(tuple(self._last(count)))
+
+    def _group(self) -> list[Any]:
+        items = []
+        while not isinstance(item := self._stack.pop(), _Mark):
+            items.append(item)
+        return items[::-1]
+
+    def _extend(self, items: list[Any]) -> None:
+        if type(self._stack[-1]) is not list:
+            raise NotPlain("malformed: items for what is no list")
+        self._stack[-1].extend(items)
+
+    def _update(self, items: list[Any]) -> None:
+        if type(self._stack[-1]) is not dict:
+            raise NotPlain("malformed: items for what is no dict")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # A key of nested tuples could take for ever to hash.
+            self._stack[-1][key if type(key) is int else _text(key)] = value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise NotPlain("a name that is no text")
+    return value
+
+
+def _storage(told: Any) -> StorageRef:  # noqa: ANN401 - whatever the file says
+    """A storage as torch.save tells it: ('storage', class, key, place, values).
+
+    The older form has a sixth member, which is None but for views of other storages.
+    """
+    kind, holder, key, _, values, *view = told
+    if any(part is not None for part in view):
+        raise NotPlain("a storage that is a part of another one")
+    if kind != "storage" or not isinstance(holder, _Name) or holder.name not in STORAGES:
+        raise NotPlain(f"a reference to {holder!s:.80}")
+    return StorageRef(_text(key), STORAGES[holder.name], _count(values))
+
+
+def _rebuilt(name: object, arguments: Any) -> Any:  # noqa: ANN401 - as above
+    """What a call gives, for the few that describe data. Nothing is called."""
+    if not isinstance(name, _Name):
+        raise NotPlain("it calls what has no name")
+    match (name.module, name.name):
+        case ("collections", "OrderedDict"):
+            return {}
+        case ("torch._utils", "_rebuild_tensor_v2"):
+            storage, offset, shape, stride, _, _ = arguments[:6]
+            return _tensor(storage, storage.dtype, offset, shape, stride)
+        case ("torch._utils", "_rebuild_tensor_v3"):
+            storage, offset, shape, stride, _, _, dtype = arguments[:7]
+            return _tensor(storage, _later(dtype), offset, shape, stride)
+        case ("torch._utils", "_rebuild_parameter"):
+            return arguments[0]
+        case ("torch", "Size"):
+            return tuple(map(_count, arguments[0]))
+    raise NotPlain(f"it calls {name.module}.{name.name}"[:120])
+
+
+def _tensor(storage: object, dtype: str, offset: object, shape: Any, stride: Any) -> TensorRef:  # noqa: ANN401
+    if not isinstance(storage, StorageRef):
+        raise NotPlain("a tensor without a storage")
+    if len(shape) != len(stride) or len(shape) > DIMENSIONS:
+        raise NotPlain("a tensor of no shape")
+    sizes, steps = tuple(map(_count, shape)), tuple(map(_count, stride))
+    return TensorRef(storage, dtype, _count(offset), sizes, steps)
+
+
+def _later(dtype: object) -> str:
+    if isinstance(dtype, _Name) and dtype.module == "torch" and dtype.name in LATER_DTYPES:
+        return dtype.name
+    raise NotPlain(f"a dtype that is not known: {dtype!s:.80}")
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise NotPlain("a size that is none")
+    return value

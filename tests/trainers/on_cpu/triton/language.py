@@ -1,0 +1,3 @@
+"""What annotates the arguments of kernels."""
+
+constexpr = int
