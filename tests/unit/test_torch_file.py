@@ -170,6 +170,17 @@ def test_a_zip_of_something_else_is_no_container(tmp_path: Path) -> None:
     assert fault(tmp_path / "a") == "no-container"
 
 
+@pytest.mark.parametrize("name", ["a.ckpt", "a.ckpt.gz"])
+@pytest.mark.parametrize("tail", [b"\0", b"x" * 5000])
+def test_what_follows_behind_the_zip_is_no_part_of_it(
+    tmp_path: Path, name: str, tail: bytes
+) -> None:
+    path = save(RECORD, tmp_path / "plain")
+    longer = path.read_bytes() + tail
+    (tmp_path / name).write_bytes(gzip.compress(longer, 1) if name.endswith(".gz") else longer)
+    assert fault(tmp_path / name) == "no-container"
+
+
 def test_compressed_records_are_never_expanded(tmp_path: Path) -> None:
     """A zip bomb: torch.save stores, so what is compressed is none of its files."""
     save({"a": torch.zeros(1 << 20)}, tmp_path / "a")

@@ -16,12 +16,10 @@ from hsstore.interop.surveying.finding import Depth
 from hsstore.interop.surveying.held import bare_tokens, token_digests, tokens_in
 from hsstore.interop.surveying.legacy import LegacyTorchFile, is_legacy
 from hsstore.interop.surveying.schema import Arrays, is_states
-from hsstore.interop.torch_file import TorchFile
+from hsstore.interop.torch_file import ZIP_START, TorchFile
 from hsstore.storage.filesystem import LOCAL, Filesystem
 
 Proof = Literal["checksum", "none", "unread"]
-
-ZIP, ZIP_END, ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +66,18 @@ def opened_container(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Itera
 
 
 def _container(stream: BinaryIO, *, safetensors: bool) -> Container:
-    start = stream.read(len(ZIP))
+    start = stream.read(len(ZIP_START))
     stream.seek(0)
     if safetensors:
         return SafetensorsFile(stream)
-    if start == ZIP:
-        opened = TorchFile(stream)
-        _refuse_extended(stream)
-        return opened
+    if start == ZIP_START:
+        return TorchFile(stream)
     if is_legacy(stream):
         return LegacyTorchFile(stream)
     stream.seek(0)
     if not any(start):
         raise Broken("no-container", "it begins with zeros")
     raise Broken("no-container", "neither a zip of torch.save nor its older form")
-
-
-def _refuse_extended(stream: BinaryIO) -> None:
-    """Readers of zips skip what follows behind the end; torch.save puts nothing there."""
-    stream.seek(-ZIP_END_BYTES, 2)
-    end = stream.read(ZIP_END_BYTES)
-    if not end.startswith(ZIP_END) or end[-2:] != b"\0\0":
-        raise Broken("no-container", "bytes follow behind the end of the zip")
 
 
 class _Looking:
