@@ -31,7 +31,7 @@ FAULTS = {
     "rows-differ": "the tensors of one sample do not agree on its number of tokens",
     "values": "token ids or loss mask hold what they cannot hold",
     "non-finite": "states hold infinities or NaN",
-    "all-zero": "the states of a layer are zero throughout",
+    "all-zero": "a layer, a row or a stretch of the states is zero throughout",
     "duplicate": "another file holds the same sample",
     "padded": "the file holds tokens behind the end of its sample",
     "unreadable": "the file cannot be read, or is no plain file",
