@@ -7,7 +7,7 @@ Tensors may have one dimension of 1 in front, which is the batch that some write
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,41 +88,34 @@ class TensorFormat:
         """None: such trees hold no dataset."""
         return None
 
-    def opened(self, file: ForeignFile) -> AbstractContextManager[Container]:
-        """The file's container; raises Broken."""
-        return self.open(file)
-
-    def inspect(self, file: ForeignFile) -> Inspection:
-        """What its headers prove; all that is wrong is in ``faults``."""
-        tensors: Tensors = {}
-        verifiable = False
+    def look(self, file: ForeignFile) -> tuple[Inspection, Tokens | None]:
+        """What its headers prove, and its ids and mask; what is wrong with either in ``faults``."""
+        inspection, tokens = Inspection(), None
         try:
             with self.open(file) as container:
-                tensors, verifiable = container.tensors, container.verifiable
-            form = _form(tensors, self.arrange(tensors))
+                inspection = self._inspected(container.tensors)
+                tokens = self.tokens_in(file, container, self.arrange(container.tensors))
         except Broken as broken:
-            return Inspection(tensors, verifiable=verifiable, faults=(broken.fault,))
-        dtype = "bfloat16" if form.dtype == FLOAT8 else form.dtype
-        return Inspection(
-            tensors, form.tokens, dtype, form.layers, form.hidden, form.has_last, verifiable
-        )
-
-    def tokens(self, file: ForeignFile) -> Tokens:
-        """Ids and mask alone; raises Broken."""
-        with self.open(file) as container:
-            return self.tokens_in(file, container, self.arrange(container.tensors))
+            return replace(inspection, faults=inspection.faults or (broken.fault,)), None
+        return inspection, tokens
 
     def read(self, file: ForeignFile, hidden: int | None = None) -> Reading:
         """The sample, and every fault that reading all of the file finds."""
-        verifiable = False
         try:
             with self.open(file) as container:
-                verifiable = container.verifiable
                 sample, faults = self._sample(file, container, hidden)
                 container.prove()
         except Broken as broken:
-            return Reading(None, (broken.fault,), verifiable)
-        return Reading(sample, faults, verifiable)
+            return Reading(None, (broken.fault,))
+        return Reading(sample, faults)
+
+    def _inspected(self, tensors: Tensors) -> Inspection:
+        try:
+            form = _form(tensors, self.arrange(tensors))
+        except Broken as broken:
+            return Inspection(faults=(broken.fault,))
+        dtype = "bfloat16" if form.dtype == FLOAT8 else form.dtype
+        return Inspection(form.tokens, dtype, form.layers, form.hidden, form.has_last)
 
     def tokens_in(
         self, file: ForeignFile, container: Container, arrangement: Arrangement

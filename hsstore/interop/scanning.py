@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.errors import Stopped
-from hsstore.interop.foreign import Broken, Fault, ForeignFile, Format, Inspection
+from hsstore.interop.foreign import Fault, ForeignFile, Format, Inspection
 from hsstore.interop.matching import Held, Rows, held_in, mask_digest
 from hsstore.interop.tokens import tail_of
 from hsstore.model.progress import Progress
@@ -89,15 +89,13 @@ def scan(
 
 def scan_file(form: Format, file: ForeignFile, vocab_size: int, rows: Rows | None) -> ScannedFile:
     """One file; all that is wrong with it is in ``faults``."""
-    inspection = form.inspect(file)
+    inspection, tokens = form.look(file)
     try:
         file.name.encode()
-        tokens = form.tokens(file)
     except UnicodeEncodeError:
         return ScannedFile(file, inspection, (Fault("unreadable", "its name is not UTF-8"),))
-    except Broken as broken:
-        faults = inspection.faults or (broken.fault,)
-        return ScannedFile(file, inspection, faults)
+    if tokens is None:
+        return ScannedFile(file, inspection, inspection.faults)
     highest = int(tokens.input_ids.max())
     if highest >= vocab_size:
         outside = Fault("values", f"token {highest} is outside the model's vocabulary")

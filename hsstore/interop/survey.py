@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hsstore.errors import MalformedInput
-from hsstore.interop.foreign import Fault
+from hsstore.interop.foreign import Fault, natural
 from hsstore.interop.matching import Rows
 from hsstore.interop.surveying import look as looking
 from hsstore.interop.surveying.cost import cost_of
@@ -23,7 +23,7 @@ from hsstore.interop.surveying.finding import Depth, SurveyFinding, SurveySummar
 from hsstore.interop.surveying.layouts import evidence_of, index_of, layout_of
 from hsstore.interop.surveying.look import Look
 from hsstore.interop.surveying.matching import Matched, by_numbers, by_rows
-from hsstore.interop.surveying.names import natural, role_of
+from hsstore.interop.surveying.names import role_of
 from hsstore.interop.surveying.redo import dataset_lines, name_lines, refuse_redo, write_redo
 from hsstore.interop.surveying.samples import (
     Sample,

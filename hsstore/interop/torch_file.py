@@ -38,10 +38,7 @@ ZIP_ERRORS = (
 
 
 class TorchFile:
-    """An open file of torch.save that holds a dict; a Container.
-
-    ``values`` are its members that are no tensors.
-    """
+    """An open file of torch.save that holds a dict; a Container of its members that are tensors."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -50,7 +47,7 @@ class TorchFile:
         self.verifiable = any(record.CRC for record in self._records.values())
         self._proven: set[str] = set()
         self._prefix = _prefix(self._records)
-        self._refs, self.values = _members(self._description())
+        self._refs = tensors_of(self._description())
         self._refuse_big_endian()
         self._refuse_lost()
 
@@ -201,11 +198,11 @@ def _fitting(stream: BinaryIO, record: zipfile.ZipInfo, begin: int) -> int:
     return record.file_size
 
 
-def _members(saved: object) -> tuple[dict[str, TensorRef], dict[str, object]]:
+def tensors_of(saved: object) -> dict[str, TensorRef]:
+    """The tensors of what was saved; Broken where that is no dict of names."""
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
         raise Broken("keys", "what was saved is not a dict of names")
-    tensors = {name: value for name, value in saved.items() if isinstance(value, TensorRef)}
-    return tensors, {name: value for name, value in saved.items() if name not in tensors}
+    return {name: value for name, value in saved.items() if isinstance(value, TensorRef)}
 
 
 def strided(name: str, values: NDArray[Any], ref: TensorRef) -> NDArray[Any]:

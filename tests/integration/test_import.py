@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -15,10 +15,12 @@ import torch
 
 from hsstore.errors import MalformedInput, SourceUnavailable, Stopped
 from hsstore.integrity.fsck import fsck
+from hsstore.interop import file_bytes
 from hsstore.interop.foreign import ForeignFile, Reading
 from hsstore.interop.importing import Choices, Import, Layout, Told, import_tree
 from hsstore.interop.layout import TensorFormat
 from hsstore.interop.survey import survey
+from hsstore.interop.tree_capture import LOOKED_AT
 from hsstore.storage.digest import content_digest
 from hsstore.storage.store import Store
 from hsstore.testing.foreign_trees import (
@@ -116,6 +118,23 @@ def test_specforge_bit_for_bit(tmp_path: Path, model: Path, *, packed: bool) -> 
     assert list(fsck(done.store.root)) == []
     mask = done.store.tokens(0).sample(1)[2]
     assert mask.tolist() == SAMPLES[1].mask.tolist()
+    assert model.exists()
+
+
+def test_gzip_is_expanded_once_to_look_and_once_to_import(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expanded = file_bytes.expanded
+    count = []
+
+    def counted(raw: file_bytes.FileBytes) -> BinaryIO:
+        count.append(raw)
+        return expanded(raw)
+
+    monkeypatch.setattr(file_bytes, "expanded", counted)
+    tree = write_specforge(tmp_path / "tree", SAMPLES, packed=True)
+    put(tree)
+    assert len(count) == 2 * len(SAMPLES) + LOOKED_AT
     assert model.exists()
 
 
