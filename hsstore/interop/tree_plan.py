@@ -7,8 +7,8 @@ from pathlib import Path
 from hsstore.errors import MalformedInput
 from hsstore.interop.duplicates import settle_surplus, without_twins
 from hsstore.interop.foreign import Fault, ForeignFile, Format, gaps
-from hsstore.interop.matching import Match, Rows, match
-from hsstore.interop.scanning import MaskDigest, ScannedFile, scan
+from hsstore.interop.matching import UNMATCHED, Match, Rows, match
+from hsstore.interop.scanning import ScannedFile, scan
 from hsstore.interop.tree_capture import Told, TreeCapture, capture_of, with_shape_faults
 from hsstore.interop.tree_samples import TreeSamples
 from hsstore.interop.tree_source import states_digest
@@ -52,14 +52,16 @@ class Choices:
 class TreePlan:
     """Which file gives which sample of ``samples``, and what is wrong with the other ones.
 
-    ``redundant`` files hold what another file of the same sample holds, bit for bit.
+    ``left_out`` files give no sample; ``redundant`` ones hold what another file of the same sample
+    holds, bit for bit.
     """
 
     scanned: list[ScannedFile]
     capture: TreeCapture
     samples: Samples
-    masks: list[MaskDigest]
-    match: Match
+    rows: Rows
+    match: Match[ScannedFile]
+    left_out: list[tuple[ScannedFile, Fault]]
     redundant: list[tuple[ScannedFile, Fault]]
 
     def notes(self) -> Iterator[str]:
@@ -79,18 +81,17 @@ class TreePlan:
             for one in self.match.files.values()
             if one.length - one.tail >= PADDING_TOKENS
         ]
-        if padded and not self.match.trimmed:
+        if padded and not self.match.padded:
             yield (
                 f"{len(padded)} files end in {PADDING_TOKENS} or more equal tokens without loss, "
                 f"which may be padding ({some(padded)}); --dataset and --trim-padding tell"
             )
 
     def _other_masks(self) -> list[str]:
-        pairs = ((self.masks[sample], one) for sample, one in self.match.files.items())
         return [
             one.file.name
-            for mask, one in pairs
-            if one.mask is not None and one.mask != mask and one.length == mask[1]
+            for row, one in self.match.files.items()
+            if one.length == self.rows.lengths[row] and one.mask not in (None, self.rows.masks[row])
         ]
 
 
@@ -116,14 +117,16 @@ def plan_import(
     capture = capture_of(tree.form, scanned, tree.told, tree.model_place, tree.model)
     samples = dataset or TreeSamples([one for one in scanned if not one.faults], tree.root)
     rows = rows or Rows.of(samples.samples(tree.model.vocab_size))
-    found = match(rows, scanned)
-    redundant += settle_surplus(found, _digest(tree))
+    found = match(scanned, rows)
+    repeated, differing = settle_surplus(found, _digest(tree))
+    redundant += repeated
+    left_out = [*_left_out(scanned, found), *differing]
     _refuse_padding(found, choices, tree.root)
     if not choices.leave_out_broken:
-        _refuse_broken(found, tree.root, has_dataset=dataset is not None)
+        _refuse_broken(left_out, tree.root, has_dataset=dataset is not None)
     _refuse_nothing(found, tree.root)
     everything = [*scanned, *(one for one, _ in redundant)]
-    return TreePlan(everything, capture, samples, rows.masks, found, redundant)
+    return TreePlan(everything, capture, samples, rows, found, left_out, redundant)
 
 
 def some(names: Sequence[str]) -> str:
@@ -149,7 +152,7 @@ def _rows(dataset: Samples | None, store: Store | None, model: ModelIdentity) ->
         return told
     rows = Rows.of_store(store)
     # It may have been extended since.
-    if told is not None and told.digests != rows.digests[: len(told.digests)]:
+    if told is not None and not rows.begins_like(told):
         raise MalformedInput(
             "the store was made for another dataset",
             place=str(store.root),
@@ -167,12 +170,11 @@ def _looked_at(
 ) -> tuple[list[ScannedFile], list[tuple[ScannedFile, Fault]]]:
     progress.note(f"looking at {len(files)} files")
     progress.start(len(files), 0, "files")
-    known = frozenset(rows.digests if rows else ())
     found = scan(
         tree.form,
         files,
         vocab_size=tree.model.vocab_size,
-        keep=lambda digest: digest not in known,
+        rows=rows,
         progress=progress,
         stop=stop,
     )
@@ -183,6 +185,18 @@ def _digest(tree: Tree) -> Callable[[ScannedFile], object]:
     return lambda one: states_digest(tree.form, one.file, tree.model.hidden_size)
 
 
+def _left_out(
+    scanned: Sequence[ScannedFile], found: Match[ScannedFile]
+) -> Iterator[tuple[ScannedFile, Fault]]:
+    """The broken files, and those of no sample."""
+    unmatched = {one.file.name for one in found.unmatched}
+    for one in scanned:
+        if one.faults:
+            yield one, one.faults[0]
+        elif one.file.name in unmatched:
+            yield one, Fault("unmatched", UNMATCHED)
+
+
 def _refuse_blind_trimming(choices: Choices, dataset: Samples | None) -> None:
     if choices.trim_padding and dataset is None:
         raise MalformedInput(
@@ -191,8 +205,8 @@ def _refuse_blind_trimming(choices: Choices, dataset: Samples | None) -> None:
         )
 
 
-def _refuse_padding(found: Match, choices: Choices, root: Path) -> None:
-    names = [found.files[n].file.name for n in sorted(found.trimmed & found.files.keys())]
+def _refuse_padding(found: Match[ScannedFile], choices: Choices, root: Path) -> None:
+    names = [one.file.name for _, one in sorted(found.padded.items())]
     if names and not choices.trim_padding:
         raise MalformedInput(
             f"{len(names)} files hold padding behind their sample: {some(names)}",
@@ -201,9 +215,11 @@ def _refuse_padding(found: Match, choices: Choices, root: Path) -> None:
         )
 
 
-def _refuse_broken(found: Match, root: Path, *, has_dataset: bool) -> None:
+def _refuse_broken(
+    left_out: Sequence[tuple[ScannedFile, Fault]], root: Path, *, has_dataset: bool
+) -> None:
     """Without a dataset nobody knows what is lost; what cannot be read may be readable tomorrow."""
-    wrong = [(one, f) for one, f in found.extra if not has_dataset or f.kind == "unreadable"]
+    wrong = [(one, f) for one, f in left_out if not has_dataset or f.kind == "unreadable"]
     if wrong:
         told = [f"{one.file.name} ({fault})" for one, fault in wrong]
         advice = "make them readable" if has_dataset else "say with --dataset what they should hold"
@@ -214,7 +230,7 @@ def _refuse_broken(found: Match, root: Path, *, has_dataset: bool) -> None:
         )
 
 
-def _refuse_nothing(found: Match, root: Path) -> None:
+def _refuse_nothing(found: Match[ScannedFile], root: Path) -> None:
     if not found.files:
         raise MalformedInput(
             "not one file holds a sample that is wanted",

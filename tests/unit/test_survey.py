@@ -220,6 +220,46 @@ def test_rows_that_are_equal_need_a_file_each(tmp_path: Path) -> None:
     assert [f.kind for f in survey(root, dataset=data)] == []
 
 
+def test_of_rows_that_are_equal_each_has_the_file_of_its_number(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row_of(n)) + "\n" for n in (1, 2, 3, 3, 4, 5, 6)))
+    root = tmp_path / "tree"
+    for number, sample in ((0, 3), (1, 2), (2, 3), (4, 4), (5, 5), (6, 6), (9, 1)):
+        path = of(root, number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        loose_files.as_zip(specforge_item(sample), path)
+    # data_0, which comes first, is not taken for row 2.
+    misplaced = [("misplaced", "data_0.ckpt"), ("misplaced", "data_9.ckpt")]
+    assert sorted(told(survey(root, dataset=data)), key=str) == misplaced
+
+
+@pytest.mark.parametrize("alike", [1, 9])
+def test_padding_ends_where_one_row_does(root: Path, data: Path, alike: int) -> None:
+    """Also where the row itself ends with tokens like the padding behind it."""
+    row = row_of(3)
+    whole = {
+        "input_ids": row["input_ids"] + [0] * alike,
+        "loss_mask": row["loss_mask"] + [1] * alike,
+    }
+    lines = data.read_text().splitlines()
+    lines[3] = json.dumps(whole)
+    data.write_text("\n".join(lines) + "\n")
+    item = specforge_item(3)
+    for key, value in item.items():
+        shape = list(value.shape)
+        shape[value.ndim > 1] = alike + 20
+        filling = torch.full(shape, 0.5 if value.is_floating_point() else 0, dtype=value.dtype)
+        item[key] = torch.cat([value, filling], dim=int(value.ndim > 1))
+    loose_files.as_zip(item, of(root, 3))
+    found = findings(survey(root, dataset=data))
+    assert found["padded"].detail == "its tokens are those of row 3 and 20 of padding"
+    assert set(found) == {"padded"}
+    # With the shorter row there too, nobody can say which of the two it is.
+    data.write_text(data.read_text() + json.dumps(row) + "\n")
+    found = findings(survey(root, dataset=data))
+    assert set(found) == {"unmatched", "missing"}
+
+
 def test_a_dataset_is_of_no_use_for_files_without_tokens(tmp_path: Path, data: Path) -> None:
     loose_files.as_zip({"hidden_states": torch.ones(3, 8)}, tmp_path / "data_0.ckpt")
     with pytest.raises(MalformedInput, match="leave --dataset out"):

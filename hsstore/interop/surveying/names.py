@@ -64,9 +64,3 @@ def numbers_of(stems: Collection[str]) -> dict[str, int]:
             ours = {stem: match for stem, match in found.items() if match["series"] == series}
             return {stem: int(match["number"]) for stem, match in ours.items()}
     return {}
-
-
-def natural(path: str) -> tuple[tuple[int, int, str], ...]:
-    """The order in which data_2 comes before data_10; folders first, then by name."""
-    parts = re.split(r"([0-9]+)", path)
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part)
