@@ -41,7 +41,7 @@ def run_trainer(program: str, *words: object, fails: bool = False) -> str:
         [folder / "bin" / program, *map(str, words)],
         env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
     )  # fmt: skip
-    assert bool(done.returncode) == fails, done.stderr  # noqa: S101 - for tests
+    assert bool(done.returncode) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
 
