@@ -52,7 +52,8 @@ class EpochSampler(Sampler[T], ABC):
 
     Each iteration is of the next epoch, also behind one that was left early; ``set_epoch`` says
     which it is to be. Were that one begun anew, ranks and workers would come to differ: some have
-    read ahead to the end of their share when the loop leaves it, and others have not.
+    read ahead to the end of their share when the loop leaves it, and others have not. (The first
+    one behind a loaded state that is at an epoch's beginning is begun anew, once.)
 
     ``state_dict`` is of the turns that were handed out. torchdata's StatefulDataLoader keeps the
     state that belongs to the batch in the loop's hands. A plain DataLoader with workers is ahead of
@@ -84,6 +85,8 @@ class EpochSampler(Sampler[T], ABC):
         self._rank, self.world = rank, world
         self._replaced = replaced
         self._start = 0
+        # torchdata's loader takes up the state of an epoch's end by an iteration that it leaves.
+        self._loaded_whole = False
         self._running: _Iteration[T] | None = None
         self._made: tuple[int, Sequence[T]] | None = None
 
@@ -103,7 +106,8 @@ class EpochSampler(Sampler[T], ABC):
 
     def __iter__(self) -> Iterator[T]:
         if self._running is not None:
-            self.epoch, self._running = self._running.epoch + 1, None
+            self.epoch = self._running.epoch + (not self._loaded_whole)
+            self._running, self._loaded_whole = None, False
         return _Iteration(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -111,7 +115,7 @@ class EpochSampler(Sampler[T], ABC):
 
         ValueError for anything but a number from 0 on.
         """
-        self._running = None
+        self._running, self._loaded_whole = None, False
         if epoch != self.epoch:
             self.epoch, self._start = whole_number("epoch", epoch, 0), 0
 
@@ -146,7 +150,7 @@ class EpochSampler(Sampler[T], ABC):
         """
         self._refuse(checked(state, _MEMBERS, "an order"))
         self.epoch, self._start = state[EPOCH], state[POSITION]
-        self._running = None
+        self._running, self._loaded_whole = None, not self._start
 
     def _refuse(self, state: Mapping[str, Any]) -> None:
         """Raise where the state is of another order."""
@@ -181,6 +185,7 @@ class EpochSampler(Sampler[T], ABC):
         """The epoch is over, unless another iteration has begun meanwhile."""
         if self._running is iteration:
             self.epoch, self._running = iteration.epoch + 1, None
+            self._loaded_whole = False
 
 
 class _Iteration(Iterator[T]):
