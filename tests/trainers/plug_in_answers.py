@@ -5,8 +5,7 @@ usage: plug_in_answers.py PREPARED FILES STORE..
 PREPARED is a folder of speculators without hidden states, FILES the same with them. For each STORE
 its name and a list: of every row, whether speculators' own dataset got what it gets from FILES
 ("same"), what it does without ("missing"), or which error ended it; or the one error of opening it.
-The same for SpecForge's plug-in, sample by sample, as far as the store has its norm. And whether
-the dataset's views of the first two stores, before and after the norm, are what those readers give.
+The same for SpecForge's plug-in, sample by sample, as far as the store has its norm.
 """
 
 import json
@@ -20,18 +19,14 @@ from typing import Any
 
 import torch
 from datasets import load_from_disk
-from specforge.algorithms.eagle3.data import normalize_offline_sample
 from specforge.runtime.contracts import SampleRef
-from specforge.runtime.data_plane.feature_store import load_feature_file
 from speculators.train.data import ArrowDataset, SampleUnavailable
 
 from hsstore.errors import HsstoreError
 from hsstore.interop.specforge_features import StoreFeatures
 from hsstore.interop.speculators_backend import StoreBackend, StoreTransfer
-from hsstore.training.dataset import HiddenStateDataset
 
 Item = dict[str, torch.Tensor]
-CUT = 12  # some samples are longer
 
 
 def answer(call: Callable[[], Any], expected: Item | None = None) -> str:
@@ -82,27 +77,6 @@ def checked(features: StoreFeatures, ref: SampleRef) -> None:
             raise SystemExit(f"{name} of {ref.sample_id} is not as told: {told}")
 
 
-def views(files: str, pre: str, post: str) -> dict[str, list[str]]:
-    """Whether the dataset's views are what the trainers' own readers make of their files."""
-    rows = ArrowDataset(64, files, on_missing="raise")
-    samples = Path(files).parent / "specforge" / "rows_0-2000"
-    told = HiddenStateDataset(pre, view="speculators"), HiddenStateDataset(post, view="specforge")
-    cut = HiddenStateDataset(post, view="specforge", max_length=CUT)
-    indexes = range(len(rows))
-
-    def record(index: int, most: int) -> Item:
-        read: Item = normalize_offline_sample(
-            load_feature_file(str(samples / f"data_{index}.ckpt")), most
-        )
-        return read
-
-    return {
-        "speculators": [answer(partial(told[0].__getitem__, n), rows[n]) for n in indexes],
-        "specforge": [answer(partial(told[1].__getitem__, n), record(n, 64)) for n in indexes],
-        "specforge, cut": [answer(partial(cut.__getitem__, n), record(n, CUT)) for n in indexes],
-    }
-
-
 def reversed_rows(prepared: str, files: str, store: str) -> list[str]:
     """Rows in another order than the samples of the store."""
     folder = f"{prepared}-reversed"
@@ -142,7 +116,6 @@ def main(prepared: str, files: str, *stores: str) -> None:
     json.dump({
         "speculators": {store: speculators(prepared, files, store) for store in stores},
         "specforge": {store: specforge(store) for store in stores},
-        "views": views(files, whole, stores[1]),
         "reversed": reversed_rows(prepared, files, whole),
         "other tokens": other_tokens(prepared, whole),
         "no store": chosen(None),
