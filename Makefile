@@ -27,7 +27,7 @@ demo: $(installed)
 test sweep: export OMP_NUM_THREADS = 1
 
 test: lint
-	$(bin)/pytest --numprocesses 2
+	$(bin)/pytest --numprocesses 2 --dist worksteal
 
 lint: $(installed-dev)
 	$(bin)/ruff check
@@ -37,7 +37,7 @@ lint: $(installed-dev)
 
 sweep: $(installed-dev)
 	mkdir -p build
-	$(bin)/pytest -m sweep tests --numprocesses 2 --junitxml=build/sweep.xml
+	$(bin)/pytest -m sweep tests --numprocesses 2 --dist worksteal --junitxml=build/sweep.xml
 
 # Tests that share a server are one group; one process starts servers while the other is asking.
 sglang: export OMP_NUM_THREADS = 1

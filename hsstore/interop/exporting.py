@@ -191,7 +191,15 @@ def _building(target: Path, document: bytes, filesystem: Filesystem) -> Iterator
                 place=str(root),
                 remedy="remove that folder, or finish the export with the command that began it",
             )
+        _clear(root, filesystem)
         yield root
+
+
+def _clear(root: Path, filesystem: Filesystem) -> None:
+    """Remove what killed exports left half-written beside the document."""
+    for name in filesystem.names(root):
+        if name.startswith("."):
+            filesystem.unlink(root / name)
 
 
 def _publish(root: Path, target: Path, filesystem: Filesystem) -> None:

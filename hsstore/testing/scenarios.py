@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from hsstore.integrity.fsck import fsck
 from hsstore.integrity.mending.head_documents import give_back_documents
 from hsstore.integrity.mending.waive import waive
 from hsstore.integrity.repair import repair
+from hsstore.interop.exporting import export_tree
 from hsstore.model import keys
 from hsstore.model.calibration import Calibration
 from hsstore.model.keys import ShardVersion
@@ -126,6 +128,10 @@ class Scenario:
 def store_in(folder: Path) -> Path:
     """Where a scenario keeps its store."""
     return folder / "store"
+
+
+def _tree_in(folder: Path) -> Path:
+    return folder / "tree"
 
 
 # -- before ----------------------------------------------------------------------------------------
@@ -341,6 +347,15 @@ def _uncopied(folder: Path, codec: str) -> None:
     fill(empty_store(_original_of(folder), LENGTHS, codec=codec))
 
 
+def _unexported(form: str) -> Callable[[Path, str], None]:
+    layers = (1, 2, 4, "final" if form == "specforge" else "final:pre")
+
+    def prepare(folder: Path, codec: str) -> None:
+        fill(empty_store(store_in(folder), LENGTHS, layers=layers, codec=codec))
+
+    return prepare
+
+
 def _outdated(folder: Path, codec: str) -> None:
     """A copy of a store whose first shard was replaced since."""
     lacking = {key_of(0): "not yet"}
@@ -444,6 +459,16 @@ def _copy(folder: Path, filesystem: Filesystem, witness: Witness, codec: str | N
         witness.done = witness.now()
 
 
+def _export(form: str) -> Work:
+    def work(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
+        if not _tree_in(folder).exists():
+            export_tree(form, store_in(folder), _tree_in(folder), min_free_bytes=0,
+                        filesystem=filesystem)  # fmt: skip
+        witness.done = witness.now()
+
+    return work
+
+
 def _encode(folder: Path, filesystem: Filesystem, witness: Witness) -> None:
     """Copy with the other codec."""
     plain = Store.open(_original_of(folder)).identity.codec == "none"
@@ -486,6 +511,20 @@ def _exact_and_kept(folder: Path) -> object:
 def _exact_if_there(folder: Path) -> object:
     """A store that is being created is there as a whole or not at all."""
     return store_in(folder).exists() and _planned(folder)
+
+
+def _whole_if_there(form: str) -> Callable[[Path], object]:
+    """An exported tree is there with all of its files or not at all."""
+
+    def truth(folder: Path) -> object:
+        if not _tree_in(folder).exists():
+            return False
+        with tempfile.TemporaryDirectory() as place:
+            other = export_tree(form, store_in(folder), Path(place, "tree"), min_free_bytes=0)
+            assert _all_files(other.root) == _all_files(_tree_in(folder))
+        return True
+
+    return truth
 
 
 def _planned(folder: Path) -> object:
@@ -613,6 +652,11 @@ def _alone(folder: Path) -> None:
         raise Litter(f"left behind: {', '.join(left)}")
 
 
+def _exported(folder: Path) -> object:
+    _alone(folder)
+    return _all_files(_tree_in(folder))
+
+
 def _encoded(folder: Path) -> object:
     _alone(folder)
     return _complete(folder), _arrays_but_metadata(folder)
@@ -658,6 +702,11 @@ def _arrays(folder: Path) -> dict[str, bytes]:
     """All of states.zarr but the shard files."""
     found = _files(folder, keys.ZARR)
     return {name: found[name] for name in found if f"{keys.HIDDEN_STATES}/c" not in name}
+
+
+def _all_files(root: Path) -> dict[str, bytes]:
+    paths = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def _files(folder: Path, part: str) -> dict[str, bytes]:
@@ -737,9 +786,15 @@ COPY_GROWN = Scenario(
 ENCODE = Scenario(
     "copy with another codec", _uncopied, _encode, _exact_if_there, _there_and_committed, _encoded
 )
+EXPORT, EXPORT_DATASET = (
+    Scenario(f"export for {form}", _unexported(form), _export(form), _whole_if_there(form),
+             lambda f: _tree_in(f).exists(), _exported)
+    for form in ("specforge", "speculators")
+)  # fmt: skip
 
 SCENARIOS = (
     EXTRACT, ADOPT, SALVAGE, ROLL_FORWARD, SET_ASIDE, REPLACE, REPLAY, SUPERSEDE, CLEAR, GC,
     CREATE, EXTEND, EXTEND_AND_FILL, REPAIR, REMAKE, ADOPT_MANIFEST, RESTORE, RESTORE_FOLDER,
     CALIBRATE, GIVE_BACK, REBUILD_PLAN, WAIVE, WAIVE_AGAIN, COPY, COPY_AGAIN, COPY_GROWN, ENCODE,
+    EXPORT, EXPORT_DATASET,
 )  # fmt: skip

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -586,4 +585,3 @@ def test_a_file_that_changed_since_is_not_taken_for_the_sample(
     monkeypatch.setattr(TensorFormat, "read", swapped)
     done = put(tree)
     assert reasons(done.store)["rows_0-2000/data_20.ckpt"][0] == "unmatched"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
