@@ -265,7 +265,7 @@ def test_every_function_that_syncs_comes_up_in_this_list() -> None:
     assert len(set(found)) > 25
 
 
-# A test's own folder is no part of a store; nor is a spool, or survey's list. A ballast means nothing.
+# No part of a store: a test's own folder, a spool, survey's list. A ballast means nothing.
 MODULES = [
     path
     for path in sorted(Path(seam.__file__).parents[1].rglob("*.py"))
