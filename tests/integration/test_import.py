@@ -337,6 +337,27 @@ def test_a_file_that_cannot_be_read_stops_the_import_before_it_begins(tree: Path
     assert reasons(done.store)["s1"][0] == "missing"
 
 
+def test_a_link_to_a_folder_is_not_passed_over(tree: Path) -> None:
+    (tree / "rows_0-2000").rename(tree.parent / "another_disk")
+    write_specforge(tree, SAMPLES[:3])
+    (tree / "rows_2000-4000").symlink_to(tree.parent / "another_disk")
+    assert "rows_2000-4000 (unreadable: " in refusal(tree)
+    done = put(tree, choices=Choices(leave_out_broken=True))
+    assert [one.name for one in done.left_out] == ["rows_2000-4000"]
+
+
+def test_what_is_named_otherwise_is_told(tree: Path) -> None:
+    (tree / "vocab_mapping").mkdir()
+    (tree / "vocab_mapping" / "vocab_mapping.pt").touch()
+    (tree / "rows_0-2000" / "data_7.ckpt.tmp").touch()
+    path = specforge_path(tree, len(SAMPLES) - 1)
+    path.rename(path.with_name("data_22 (copy).ckpt"))
+    done = put(tree)
+    (note,) = (note for note in done.notes if "not looked at" in note)
+    assert note.startswith("1 files ")
+    assert note.endswith("rows_0-2000/data_22 (copy).ckpt")
+
+
 def test_another_mask_than_the_datasets_is_told(tree: Path) -> None:
     record = specforge_record(SAMPLES[4])
     record["loss_mask"][-1] = 0
