@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from hsstore.errors import MalformedInput, SourceUnavailable, Stopped
+from hsstore.errors import MalformedInput, SourceUnavailable, Stopped, StorageFailed, StoreExists
 from hsstore.integrity.fsck import fsck
 from hsstore.interop.foreign import ForeignFile, Reading
 from hsstore.interop.importing import Choices, Import, Layout, Told, import_tree
 from hsstore.interop.layout import TensorFormat
+from hsstore.model.progress import Silent
 from hsstore.storage.digest import content_digest
 from hsstore.storage.store import Store
 from hsstore.testing.foreign_trees import (
@@ -45,6 +46,16 @@ SAMPLES = [drawn(n, 4 + 3 * n % 11) for n in range(23)]
 POST = Told("0,1,2", "specforge", "post")
 PRE = Told("1,2,3,final:pre", "vllm")
 SMALL = Layout(chunk_rows=8, shard_rows=64)
+
+
+class Watched(Silent):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 @pytest.fixture
@@ -335,6 +346,33 @@ def test_a_file_that_cannot_be_read_stops_the_import_before_it_begins(tree: Path
     assert "data_1.ckpt (unreadable: " in refusal(tree, dataset=dataset(tree))
     done = put(tree, dataset=dataset(tree), choices=Choices(leave_out_broken=True))
     assert reasons(done.store)["s1"][0] == "missing"
+
+
+def test_a_place_that_no_store_can_have_is_refused_before_a_file_is_read(tree: Path) -> None:
+    seen = Watched()
+    with pytest.raises(MalformedInput, match="inside the tree"):
+        import_tree("specforge", tree, tree / "store", tree.parent / "model", POST, progress=seen)
+    with pytest.raises(StorageFailed, match="no such folder"):
+        import_tree(
+            "specforge", tree, tree.parent / "no" / "store", tree.parent / "model", POST,
+            progress=seen,
+        )  # fmt: skip
+    with pytest.raises(StoreExists):
+        import_tree("specforge", tree, tree.parent, tree.parent / "model", POST, progress=seen)
+    assert not seen.notes
+    assert sorted(path.name for path in tree.iterdir()) == ["rows_0-2000"]
+
+
+def test_of_two_imports_at_once_one_is_told_to_come_again(tree: Path) -> None:
+    class Late(Watched):
+        def note(self, text: str) -> None:
+            if not self.notes:
+                put(tree)
+            super().note(text)
+
+    with pytest.raises(StoreExists, match="run the same command again"):
+        put(tree, progress=Late())
+    assert put(tree).extraction.samples_extracted == 0
 
 
 def test_a_link_to_a_folder_is_not_passed_over(tree: Path) -> None:
