@@ -466,11 +466,12 @@ def test_layers_and_norm_are_never_guessed(tree: Path) -> None:
     assert "last of a 4-block model" in refusal(tree, Told("1,2,3", "specforge", "post"))
 
 
-def with_norm(tree: Path, weight: torch.Tensor, model: Path) -> None:
-    """A tree of which the last states are what an RMSNorm with this weight gives."""
+def with_norm(tree: Path, weight: torch.Tensor, model: Path, *, more: float = 0) -> None:
+    """A tree of which the last states are what an RMSNorm with this weight, and more, gives."""
     shutil.rmtree(tree)
     shutil.rmtree(model)
     write_model(model, norm=weight)
+    weight = weight.bfloat16().float() + more
     for n, one in enumerate(SAMPLES):
         last = one.states[:, -1].float()
         last = last * (last.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
@@ -486,6 +487,21 @@ def test_the_weight_of_the_final_norm_proves_the_norm(tree: Path, model: Path) -
     done = put(tree, Told("0,1,2", "specforge"))
     assert done.store.identity.capture.layers[-1] == "final"
     assert done.norm_by == "the final norm's weight"
+
+
+def test_a_norm_that_multiplies_by_one_more_is_one_too(tree: Path, model: Path) -> None:
+    weight = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(1)) / 10
+    for zeros in (0, 2):
+        weight[:zeros] = 0
+        with_norm(tree, weight, model, more=1)
+        assert put(tree, Told("0,1,2", "specforge")).norm_by == "the final norm's weight"
+        shutil.rmtree(tree.parent / "store")
+
+
+def test_a_weight_of_zeros_proves_nothing(tree: Path, model: Path) -> None:
+    shutil.rmtree(model)
+    write_model(model, norm=torch.zeros(HIDDEN))
+    assert put(tree).norm_by == "told"
 
 
 def test_the_weight_of_the_final_norm_refutes_a_norm(tree: Path, model: Path) -> None:

@@ -13,7 +13,7 @@ SAMPLE_SUFFIXES = (".safetensors", ".ckpt.gz", ".pt.gz", ".ckpt", ".pth", ".pt")
 # themselves. Each is known by its whole name or by how it ends.
 BESIDE = frozenset({"stats.json", "dataset_info.json", "state.json", "manifest.json",
                     "vocab_mapping.pt", "token_freq.pt", "samples.idx", "config.json",
-                    "d2t.npy", "t2d.npy"})  # fmt: skip
+                    "d2t.npy", "t2d.npy", "hsstore-export.json"})  # fmt: skip
 BESIDE_SUFFIXES = (".arrow", ".parquet", ".jsonl", ".md", ".log", ".yaml", ".yml")
 # Of savers that were killed, of editors, of NFS and FUSE clients that hold a deleted file.
 TEMPORARY = re.compile(
