@@ -384,6 +384,13 @@ def test_a_link_to_a_folder_is_not_passed_over(tree: Path) -> None:
     assert [one.name for one in done.left_out] == ["rows_2000-4000"]
 
 
+def test_where_nothing_can_be_read_it_says_why(tree: Path) -> None:
+    for n, one in enumerate(SAMPLES):
+        record, path = specforge_record(one), specforge_path(tree, n)
+        torch.save(record, path, _use_new_zipfile_serialization=False)
+    assert "not one of 23 files can be read whole: rows_0-2000/data_0.ckpt (" in refusal(tree)
+
+
 def test_what_is_named_otherwise_is_told(tree: Path) -> None:
     (tree / "vocab_mapping").mkdir()
     (tree / "vocab_mapping" / "vocab_mapping.pt").touch()
@@ -450,8 +457,9 @@ def test_a_damaged_dataset_is_refused(tmp_path: Path, model: Path) -> None:
     # Cut between two batches, Arrow sees nothing wrong.
     arrow.write_bytes(whole[:-8])
     assert "its end is missing" in refusal(tree, PRE, "speculators")
-    (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../x.arrow"}]}))
-    assert "no file beside it" in refusal(tree, PRE, "speculators")
+    for name in ("../x.arrow", "x\0"):
+        (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        assert "no file beside it" in refusal(tree, PRE, "speculators")
     assert model.exists()
 
 
