@@ -17,7 +17,7 @@ installed-dev := $(VENV)/.installed-dev
 releases := 0.5.12 0.5.23
 servers := $(releases:%=build/sglang/%/.installed)
 
-.PHONY: demo test lint sweep sglang trainers coverage bench docs clean
+.PHONY: demo test lint sweep sglang trainers foreign coverage bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(installed)
@@ -39,10 +39,13 @@ sweep: $(installed-dev)
 	mkdir -p build
 	$(bin)/pytest -m sweep tests --numprocesses 2 --junitxml=build/sweep.xml
 
-# One process: the servers take the cores.
+# Tests that share a server are one group; one process starts servers while the other is asking.
 sglang: export OMP_NUM_THREADS = 1
 sglang: $(installed-dev) $(servers)
-	$(bin)/pytest -m sglang tests --junitxml=build/sglang.xml
+	$(bin)/pytest -m sglang tests --numprocesses 2 --dist loadgroup --junitxml=build/sglang.xml
+
+# What others made, each in an environment of its own; with --jobs at the same time.
+foreign: $(servers) build/trainers/.installed
 
 build/sglang/%/.installed: tests/sglang/install.sh tests/sglang/stubs.py
 	PYTHON=$(PYTHON) tests/sglang/install.sh $* $(@D)

@@ -14,26 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hsstore.errors import MalformedInput
+from hsstore.interop.arrow_module import STATE, arrow_module
 from hsstore.storage.filesystem import Filesystem
 
-DATA, INFO, STATE = "data-00000-of-00001.arrow", "dataset_info.json", "state.json"
+DATA, INFO = "data-00000-of-00001.arrow", "dataset_info.json"
 ROWS_AT_ONCE = 1000
 
 Tokens = tuple[str, NDArray[np.int32], NDArray[np.uint8]]
-
-
-def arrow_module() -> Any:  # noqa: ANN401 - it has no types
-    """The module pyarrow; MalformedInput where it is not installed."""
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        import pyarrow.ipc  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise MalformedInput(
-            f"writing a dataset of speculators needs pyarrow, which cannot be imported: {error}",
-            remedy="pip install 'hsstore[interop]'",
-        ) from error
-    return pa
 
 
 def write_arrow_folder(

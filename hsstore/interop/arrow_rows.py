@@ -13,13 +13,13 @@ import orjson
 from numpy.typing import NDArray
 
 from hsstore.errors import MalformedInput
+from hsstore.interop.arrow_module import STATE, arrow_module
 from hsstore.interop.file_bytes import FileBytes
 from hsstore.interop.foreign import MAX_TOKEN, is_plain
 from hsstore.model.progress import Progress
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.tokenised import TokenisedSample, changed
 
-STATE = "state.json"
 STATE_BYTES = 16 << 20
 # What ends a stream: a continuation and a message of no bytes (Arrow's "IPC Streaming Format").
 END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -128,8 +128,7 @@ Piece = tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]
 
 def _pieces(path: Path, filesystem: Filesystem) -> Iterator[Piece]:
     """Ids, masks and lengths of each batch of an Arrow file."""
-    # An extra; what is imported from other tools does not need it.
-    arrow = _pyarrow()
+    arrow = arrow_module()
     with filesystem.opened(path) as fd:
         stream = FileBytes(filesystem, fd, path)
         _refuse_torn(stream, path)
@@ -167,7 +166,7 @@ def _piece(batch: Any, place: str) -> Piece:  # noqa: ANN401 - pyarrow has no ty
 
 def _column(batch: Any, name: str, place: str) -> tuple[NDArray[Any], NDArray[np.int64]]:  # noqa: ANN401 - as above
     """A column of lists: all values one after the other, and the length of each list."""
-    types = _pyarrow().types
+    types = arrow_module().types
     if name not in batch.schema.names:
         raise MalformedInput(f"the dataset has no column {name}", place=place)
     column = batch.column(name)
@@ -179,15 +178,3 @@ def _column(batch: Any, name: str, place: str) -> tuple[NDArray[Any], NDArray[np
         raise MalformedInput(f"{name} holds {values.type}, no integers", place=place)
     lengths = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
     return values.to_numpy(zero_copy_only=False), lengths
-
-
-def _pyarrow() -> Any:  # noqa: ANN401 - pyarrow has no types
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        import pyarrow.ipc  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise MalformedInput(
-            f"reading a saved dataset needs pyarrow, which cannot be imported: {error}",
-            remedy="pip install 'hsstore[interop]'",
-        ) from error
-    return pa

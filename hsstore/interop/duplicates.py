@@ -1,10 +1,11 @@
 """Several files for one sample: harmless where they hold the same, else none of them counts."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hsstore.interop.foreign import Fault
-from hsstore.interop.matching import Match, twins
+from hsstore.interop.matching import Match
 from hsstore.interop.scanning import ScannedFile
 
 Digest = Callable[[ScannedFile], object]
@@ -20,7 +21,7 @@ def without_twins(
     """
     redundant: list[tuple[ScannedFile, Fault]] = []
     faulty: dict[str, Fault] = {}
-    for group in twins(scanned):
+    for group in _twins(scanned):
         if _equal(group, digest):
             redundant += [(one, _equal_to(group[0])) for one in group[1:]]
         else:
@@ -34,27 +35,39 @@ def without_twins(
     return kept, redundant
 
 
-def settle_surplus(found: Match, digest: Digest) -> list[tuple[ScannedFile, Fault]]:
-    """The files that repeat another one of the same tokens; differing ones become faulty.
+def settle_surplus(
+    found: Match[ScannedFile], digest: Digest
+) -> tuple[list[tuple[ScannedFile, Fault]], list[tuple[ScannedFile, Fault]]]:
+    """The files that repeat another one of the same tokens; and those of which nobody can choose.
 
     Changes ``found``: where more files than samples have the same tokens and they differ, these
     samples have no file.
     """
     redundant: list[tuple[ScannedFile, Fault]] = []
+    faulty: list[tuple[ScannedFile, Fault]] = []
     for samples, left in found.surplus:
         holding = [found.files[sample] for sample in samples]
         if _equal([*holding, *left], digest):
             redundant += [(one, _equal_to(holding[0])) for one in left]
             continue
         told = _differing([*holding, *left])
-        found.extra += [(one, told) for one in (*holding, *left)]
+        faulty += [(one, told) for one in (*holding, *left)]
         for sample in samples:
-            found.broken[sample] = (found.files.pop(sample), told)
-    return redundant
+            found.broken[sample] = replace(found.files.pop(sample), faults=(told,))
+    return redundant, faulty
+
+
+def _twins(scanned: Iterable[ScannedFile]) -> Iterator[list[ScannedFile]]:
+    """Sound files with one number in one folder: ``data_5.ckpt`` beside ``data_5.ckpt.gz``."""
+    groups: dict[tuple[str, int], list[ScannedFile]] = defaultdict(list)
+    for one in scanned:
+        if one.sound and one.number is not None:
+            groups[one.file.name.rpartition("/")[0], one.number].append(one)
+    return (group for group in groups.values() if len(group) > 1)
 
 
 def _equal(files: Sequence[ScannedFile], digest: Digest) -> bool:
-    if len({one.digest for one in files}) > 1:
+    if len({one.held and one.held.digest for one in files}) > 1:
         return False
     found = {digest(one) for one in files}
     return len(found) == 1 and None not in found

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hsstore.interop.arrow_folder import arrow_module, write_arrow_folder
+from hsstore.interop.arrow_folder import write_arrow_folder
+from hsstore.interop.arrow_module import arrow_module
 from hsstore.interop.records import (
     specforge_layers,
     specforge_record,

@@ -9,8 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ FAULTS = {
     "rows-differ": "the tensors of one sample do not agree on its number of tokens",
     "values": "token ids or loss mask hold what they cannot hold",
     "non-finite": "states hold infinities or NaN",
-    "all-zero": "the states of a layer are zero throughout",
+    "all-zero": "a layer, a row or a stretch of the states is zero throughout",
     "duplicate": "another file holds the same sample",
     "padded": "the file holds tokens behind the end of its sample",
     "unreadable": "the file cannot be read, or is no plain file",
@@ -99,17 +98,14 @@ class Inspection:
     ``tokens`` is the length of the sample, None where it is not told. ``dtype`` is that of its
     states; those of float8 are read as bfloat16. ``layers`` and ``hidden`` are None where the
     format joins layers without a word of their width; ``has_last`` says whether the last of them
-    is the model's last state. ``verifiable`` says whether the container keeps checksums: without,
-    a changed bit cannot be seen.
+    is the model's last state.
     """
 
-    tensors: Mapping[str, TensorHeader] = field(default_factory=dict)
     tokens: int | None = None
     dtype: str | None = None
     layers: int | None = None
     hidden: int | None = None
     has_last: bool = False
-    verifiable: bool = False
     faults: tuple[Fault, ...] = ()
 
 
@@ -150,7 +146,6 @@ class Reading:
 
     sample: ForeignSample | None
     faults: tuple[Fault, ...] = ()
-    verifiable: bool = False
 
 
 class Container(Protocol):
@@ -163,7 +158,7 @@ class Container(Protocol):
 
     @property
     def verifiable(self) -> bool:
-        """Whether the container keeps checksums of its bytes."""
+        """Whether the container keeps checksums: without, a changed bit cannot be seen."""
         ...
 
     def array(self, name: str) -> NDArray[Any]:
@@ -200,18 +195,11 @@ class Format(Protocol):
         """
         ...
 
-    def opened(self, file: ForeignFile) -> AbstractContextManager[Container]:
-        """The file's container; raises ``Broken``."""
-        ...
+    def look(self, file: ForeignFile) -> tuple[Inspection, Tokens | None]:
+        """What its headers prove, and ids and mask, without the states where the container allows.
 
-    def inspect(self, file: ForeignFile) -> Inspection:
-        """What its headers prove. All that is wrong is in ``faults``; nothing is raised."""
-        ...
-
-    def tokens(self, file: ForeignFile) -> Tokens:
-        """Ids and mask alone, without the states where the container allows it; raises ``Broken``.
-
-        The ids are checked: none is negative or above int32.
+        All that is wrong is in ``faults``; nothing is raised. The ids are checked: none is negative
+        or above int32. They are None where they cannot be read.
         """
         ...
 

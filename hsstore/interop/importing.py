@@ -203,8 +203,8 @@ def _source(store: Store, tree: Tree, plan: TreePlan) -> TreeSource:
 def _reason(sample: int, plan: TreePlan) -> Failed:
     if sample not in plan.match.broken:
         return Failed(sample, "missing", "no file of the tree holds its tokens")
-    one, fault = plan.match.broken[sample]
-    return failed(sample, one.file.name, fault)
+    one = plan.match.broken[sample]
+    return failed(sample, one.file.name, one.faults[0])
 
 
 def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary) -> Import:
@@ -212,10 +212,10 @@ def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary) -> Import
         store=store,
         files=len(plan.scanned),
         norm_by=plan.capture.norm_by,
-        left_out=_named(plan.match.extra),
+        left_out=_named(plan.left_out),
         redundant=_named(plan.redundant),
-        without_file=len(plan.masks) - len(plan.match.files),
-        trimmed=len(plan.match.trimmed & plan.match.files.keys()),
+        without_file=len(plan.rows) - len(plan.match.files),
+        trimmed=len(plan.match.padded),
         notes=list(plan.notes()),
         extraction=extraction,
     )

@@ -7,15 +7,16 @@ Tensors may have one dimension of 1 in front, which is the batch that some write
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hsstore.interop.contents import state_faults
+from hsstore.interop.float8 import DEQUANTISED, FLOAT8, dequantised
 from hsstore.interop.foreign import (
-    MAX_TOKEN,
     Broken,
     Container,
     Fault,
@@ -27,7 +28,7 @@ from hsstore.interop.foreign import (
     Tokens,
     found_files,
 )
-from hsstore.interop.values import DEQUANTISED, FLOAT8, dequantised, value_faults
+from hsstore.interop.tokens import bare_tokens, checked_ids
 from hsstore.storage.tokenised import Samples
 
 STATES = ("bfloat16", "float16", "float32")
@@ -87,51 +88,40 @@ class TensorFormat:
         """None: such trees hold no dataset."""
         return None
 
-    def opened(self, file: ForeignFile) -> AbstractContextManager[Container]:
-        """The file's container; raises Broken."""
-        return self.open(file)
-
-    def inspect(self, file: ForeignFile) -> Inspection:
-        """What its headers prove; all that is wrong is in ``faults``."""
-        tensors: Tensors = {}
-        verifiable = False
+    def look(self, file: ForeignFile) -> tuple[Inspection, Tokens | None]:
+        """What its headers prove, and its ids and mask; what is wrong with either in ``faults``."""
+        inspection, tokens = Inspection(), None
         try:
             with self.open(file) as container:
-                tensors, verifiable = container.tensors, container.verifiable
-            form = _form(tensors, self.arrange(tensors))
+                inspection = self._inspected(container.tensors)
+                tokens = self.tokens_in(file, container, self.arrange(container.tensors))
         except Broken as broken:
-            return Inspection(tensors, verifiable=verifiable, faults=(broken.fault,))
-        dtype = "bfloat16" if form.dtype == FLOAT8 else form.dtype
-        return Inspection(
-            tensors, form.tokens, dtype, form.layers, form.hidden, form.has_last, verifiable
-        )
-
-    def tokens(self, file: ForeignFile) -> Tokens:
-        """Ids and mask alone; raises Broken."""
-        with self.open(file) as container:
-            return self.tokens_in(file, container, self.arrange(container.tensors))
+            return replace(inspection, faults=inspection.faults or (broken.fault,)), None
+        return inspection, tokens
 
     def read(self, file: ForeignFile, hidden: int | None = None) -> Reading:
         """The sample, and every fault that reading all of the file finds."""
-        verifiable = False
         try:
             with self.open(file) as container:
-                verifiable = container.verifiable
-                sample = self._sample(file, container, hidden)
+                sample, faults = self._sample(file, container, hidden)
                 container.prove()
         except Broken as broken:
-            return Reading(None, (broken.fault,), verifiable)
-        return Reading(sample, tuple(value_faults(sample.states)), verifiable)
+            return Reading(None, (broken.fault,))
+        return Reading(sample, faults)
+
+    def _inspected(self, tensors: Tensors) -> Inspection:
+        try:
+            form = _form(tensors, self.arrange(tensors))
+        except Broken as broken:
+            return Inspection(faults=(broken.fault,))
+        dtype = "bfloat16" if form.dtype == FLOAT8 else form.dtype
+        return Inspection(form.tokens, dtype, form.layers, form.hidden, form.has_last)
 
     def tokens_in(
         self, file: ForeignFile, container: Container, arrangement: Arrangement
     ) -> Tokens:
         """Ids and mask of an open file, checked; raises Broken."""
-        ids = _flat(container, arrangement.ids, IDS).astype(np.int64, copy=False)
-        if not len(ids):
-            raise Broken("shape", f"{arrangement.ids} holds no token")
-        if ids.min() < 0 or ids.max() > MAX_TOKEN:
-            raise Broken("values", f"{arrangement.ids} holds what is no token id")
+        ids = checked_ids(arrangement.ids, _flat(container, arrangement.ids, IDS))
         return Tokens(ids, self.mask_in(file, container, arrangement, ids))
 
     def mask_in(
@@ -151,14 +141,24 @@ class TensorFormat:
             raise Broken("values", f"{arrangement.mask} holds what is not 0 or 1")
         return flags.astype(bool)
 
-    def _sample(self, file: ForeignFile, container: Container, hidden: int | None) -> ForeignSample:
+    def _sample(
+        self, file: ForeignFile, container: Container, hidden: int | None
+    ) -> tuple[ForeignSample, tuple[Fault, ...]]:
+        """The sample, and what is wrong with its values."""
         arrangement = self.arrange(container.tensors)
         form = _form(container.tensors, arrangement)
         tokens = self.tokens_in(file, container, arrangement)
-        states = _states(container, arrangement, form, hidden or form.hidden or form.width)
+        arrays = _arrays(container, arrangement, form, hidden or form.hidden or form.width)
+        bare = bare_tokens(tokens)
+        faults = tuple(
+            fault
+            for name, values in arrays.items()
+            for fault in state_faults(name, container.tensors[name].dtype, values, bare)
+        )
+        states = _states(arrays, arrangement)
         if form.dtype != FLOAT8:
-            return ForeignSample(tokens, states, form.dtype, form.has_last)
-        return ForeignSample(tokens, states, "bfloat16", form.has_last, DEQUANTISED)
+            return ForeignSample(tokens, states, form.dtype, form.has_last), faults
+        return ForeignSample(tokens, states, "bfloat16", form.has_last, DEQUANTISED), faults
 
 
 def demanded(tensors: Tensors, *names: str) -> None:
@@ -235,26 +235,31 @@ def _flat(container: Container, name: str, dtypes: tuple[str, ...]) -> NDArray[A
     return container.array(name).reshape(-1)
 
 
-def _states(
+def _arrays(
     container: Container, arrangement: Arrangement, form: _Form, hidden: int
-) -> NDArray[Any]:
-    """All layers of a sample [n, layers, hidden] in one array."""
+) -> dict[str, NDArray[Any]]:
+    """The states of a file as it holds them, [n, layers, hidden] each, and their scales."""
     if arrangement.stacked:
-        states = container.array(arrangement.stacked)
-        states = states.reshape(form.tokens, form.layers or 0, form.hidden or 0)
+        shapes = {arrangement.stacked: (form.tokens, form.layers or 0, form.hidden or 0)}
         if arrangement.scales:
-            return dequantised(states, container.array(arrangement.scales))
-        return states
-    if form.width % hidden or form.hidden not in (None, hidden):
-        raise Broken("shape", f"states of {form.hidden or form.width} values, not of {hidden}")
-    joined = container.array(arrangement.joined or "").reshape(form.tokens, -1, hidden)
-    if arrangement.last is None:
-        return joined
-    layers = joined.shape[1]
-    states = np.empty((form.tokens, layers + 1, hidden), joined.dtype)
-    states[:, :layers] = joined
-    states[:, layers] = container.array(arrangement.last).reshape(form.tokens, hidden)
-    return states
+            shapes[arrangement.scales] = (form.tokens, 1, 1)
+    else:
+        if form.width % hidden or form.hidden not in (None, hidden):
+            raise Broken("shape", f"states of {form.hidden or form.width} values, not of {hidden}")
+        shapes = {arrangement.joined or "": (form.tokens, form.width // hidden, hidden)}
+        if arrangement.last:
+            shapes[arrangement.last] = (form.tokens, 1, hidden)
+    return {name: container.array(name).reshape(shape) for name, shape in shapes.items()}
+
+
+def _states(arrays: Mapping[str, NDArray[Any]], arrangement: Arrangement) -> NDArray[Any]:
+    """All layers of a sample [n, layers, hidden] in one array."""
+    first, *more = arrays.values()
+    if not more:
+        return first
+    if arrangement.scales:
+        return dequantised(first, more[0])
+    return np.concatenate([first, *more], axis=1)
 
 
 def shape_faults(inspection: Inspection, expected: Inspection) -> list[Fault]:

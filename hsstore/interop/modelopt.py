@@ -2,7 +2,8 @@
 
 A file holds ``input_ids`` [n], ``hidden_states`` [n, hidden] (the last state),
 ``aux_hidden_states`` [n, k * hidden], often ``loss_mask`` [n], and ``conversation_id``. Some also
-hold ``hidden_states_prenorm``, which is not read: ``hidden_states`` says more of the same.
+hold ``hidden_states_prenorm``, which is not read: that it is there proves nothing of the norm of
+``hidden_states``.
 """
 
 import re

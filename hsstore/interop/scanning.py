@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from hsstore.errors import Stopped
-from hsstore.interop.foreign import Broken, Fault, ForeignFile, Format, Inspection, Tokens
+from hsstore.interop.foreign import Fault, ForeignFile, Format, Inspection
+from hsstore.interop.matching import Held, Rows, held_in, mask_digest
+from hsstore.interop.tokens import tail_of
 from hsstore.model.progress import Progress
-from hsstore.storage.token_file import token_digest
 
 THREADS = 4
 BATCH_FILES = 256
-
-
-# The xxh3_64 of a loss mask as uint8, and its length.
-MaskDigest = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +28,39 @@ class KeptTokens:
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """One file of a tree: what its headers say, and the digest of its token ids, if it has any.
+    """One file of a tree: what its headers say, and what it is matched by, if it has token ids.
 
-    ``tokens`` is kept only where it was wanted. From token ``tail`` to its end the file repeats
-    one token that counts for no loss, as padding does.
+    ``tokens`` is kept only where no dataset has them. From token ``tail`` to its end the file
+    repeats one token that counts for no loss, as padding does. ``mask`` is the digest of its mask.
     """
 
     file: ForeignFile
     inspection: Inspection
     faults: tuple[Fault, ...] = ()
-    digest: bytes | None = None
+    held: Held | None = None
     tokens: KeptTokens | None = None
     tail: int = 0
-    mask: MaskDigest | None = None
+    mask: int | None = None
 
     @property
     def length(self) -> int:
         """Its tokens; 0 where they are not known."""
         return self.inspection.tokens or 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return not self.faults
+
+    @property
+    def number(self) -> int | None:
+        """The number that its name tells."""
+        return self.file.row
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that its sample may have: its path, and the stem of its name."""
+        return self.file.name, self.file.name.rpartition("/")[2].partition(".")[0]
 
 
 def scan(
@@ -57,60 +68,45 @@ def scan(
     files: Iterable[ForeignFile],
     *,
     vocab_size: int,
-    keep: Callable[[bytes], bool],
+    rows: Rows | None,
     progress: Progress,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[ScannedFile]:
     """Every file in its order, read by several threads; states are read only within ``.gz``.
 
-    ``keep`` says by the digest of its ids whether the tokens of a file are wanted. Raises Stopped
-    once ``stop`` says so.
+    ``rows`` are those of the dataset; the tokens of files are kept where there is none. Raises
+    Stopped once ``stop`` says so.
     """
     left = iter(files)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="scan") as threads:
         while batch := list(islice(left, BATCH_FILES)):
             if stop():
                 raise Stopped("stopped before anything was written")
-            for scanned in threads.map(lambda file: scan_file(form, file, vocab_size, keep), batch):
+            for scanned in threads.map(lambda file: scan_file(form, file, vocab_size, rows), batch):
                 progress.advance(1)
                 yield scanned
 
 
-def scan_file(
-    form: Format, file: ForeignFile, vocab_size: int, keep: Callable[[bytes], bool]
-) -> ScannedFile:
+def scan_file(form: Format, file: ForeignFile, vocab_size: int, rows: Rows | None) -> ScannedFile:
     """One file; all that is wrong with it is in ``faults``."""
-    inspection = form.inspect(file)
+    inspection, tokens = form.look(file)
     try:
         file.name.encode()
-        tokens = form.tokens(file)
     except UnicodeEncodeError:
         return ScannedFile(file, inspection, (Fault("unreadable", "its name is not UTF-8"),))
-    except Broken as broken:
-        faults = inspection.faults or (broken.fault,)
-        return ScannedFile(file, inspection, faults)
+    if tokens is None:
+        return ScannedFile(file, inspection, inspection.faults)
     highest = int(tokens.input_ids.max())
     if highest >= vocab_size:
         outside = Fault("values", f"token {highest} is outside the model's vocabulary")
         return ScannedFile(file, inspection, (outside,))
-    ids, mask = tokens.input_ids.astype(np.int32), tokens.loss_mask
-    digest = token_digest(ids)
-    flags = None if mask is None else mask.view(np.uint8)
-    kept = KeptTokens(ids, flags) if keep(digest) else None
-    told = None if flags is None else mask_digest(flags)
-    return ScannedFile(file, inspection, inspection.faults, digest, kept, tail_of(tokens), told)
-
-
-def mask_digest(mask: NDArray[np.uint8]) -> MaskDigest:
-    """By what two loss masks [n] of zeros and ones are compared."""
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(mask).data), len(mask)
-
-
-def tail_of(tokens: Tokens) -> int:
-    """Where the run of equal tokens without loss begins that ends a sample; its length if none."""
-    ids, mask = tokens.input_ids, tokens.loss_mask
-    same = ids == ids[-1]
-    if mask is not None:
-        same &= ~mask
-    other = np.flatnonzero(~same)
-    return int(other[-1]) + 1 if len(other) else 0
+    mask = None if tokens.loss_mask is None else tokens.loss_mask.view(np.uint8)
+    return ScannedFile(
+        file,
+        inspection,
+        inspection.faults,
+        held_in(tokens, rows),
+        KeptTokens(tokens.input_ids.astype(np.int32), mask) if rows is None else None,
+        tail_of(tokens),
+        None if mask is None else mask_digest(mask),
+    )

@@ -14,15 +14,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hsstore.errors import MalformedInput
-from hsstore.interop.foreign import Fault
+from hsstore.interop.foreign import Fault, natural
+from hsstore.interop.matching import Rows
 from hsstore.interop.surveying import look as looking
 from hsstore.interop.surveying.cost import cost_of
-from hsstore.interop.surveying.expected import STATS, Expectation, ExpectedRows, from_stats
+from hsstore.interop.surveying.expected import STATS, Expectation, from_rows, from_stats
 from hsstore.interop.surveying.finding import Depth, SurveyFinding, SurveySummary
 from hsstore.interop.surveying.layouts import evidence_of, index_of, layout_of
 from hsstore.interop.surveying.look import Look
 from hsstore.interop.surveying.matching import Matched, by_numbers, by_rows
-from hsstore.interop.surveying.names import natural, role_of
+from hsstore.interop.surveying.names import role_of
 from hsstore.interop.surveying.redo import dataset_lines, name_lines, refuse_redo, write_redo
 from hsstore.interop.surveying.samples import (
     Sample,
@@ -41,6 +42,7 @@ from hsstore.interop.surveying.tree import Entry, FolderSize, walk
 from hsstore.model import commands, keys
 from hsstore.model.progress import Progress, Silent
 from hsstore.storage.filesystem import LOCAL, Filesystem
+from hsstore.storage.tokenised import read_samples
 
 MOST_THREADS = 4
 # Looked at ahead of the one whose turn it is to be told.
@@ -95,7 +97,7 @@ class Survey:
         self._filesystem = filesystem
         self._files: list[Seen] = []
         self._folders: dict[str, FolderSize] = {}
-        self._rows: ExpectedRows | None = None
+        self._rows: Rows | None = None
         self._samples: list[Sample] = []
         self._schema: Schema | None = None
         self._stats: list[str] = []
@@ -115,7 +117,8 @@ class Survey:
 
     def _findings(self) -> Iterator[SurveyFinding]:
         if self.dataset is not None:
-            self._rows = ExpectedRows(self.dataset, self._progress)
+            self._progress.note(f"reading {self.dataset}")
+            self._rows = Rows.of(read_samples(self.dataset))
         yield from self._list()
         yield from self._expect()
         yield from self._look()
@@ -181,8 +184,8 @@ class Survey:
         stats = self._told_by_stats()
         if stats.doubt:
             yield SurveyFinding("expected-unknown", stats.doubt)
-        if self._rows is not None:
-            chosen = self._rows.expectation()
+        if self.dataset is not None and self._rows is not None:
+            chosen = from_rows(self.dataset, self._rows)
         elif self.told is not None:
             chosen = Expectation(self.told, evidence=f"--samples says {self.told}")
         else:
@@ -237,7 +240,9 @@ class Survey:
         return told
 
     def _look_at(self, file: Seen) -> Look:
-        return looking.look_at(self.root, file.entry.path, self.summary.depth, self._filesystem)
+        return looking.look_at(
+            self.root, file.entry.path, self.summary.depth, self._filesystem, self._rows
+        )
 
     def _settle(self, file: Seen) -> None:
         """Count a file that was looked at."""
@@ -295,7 +300,7 @@ class Survey:
         if self._rows is None:
             return by_numbers(self._samples, self.summary.expected,
                               from_zero=counts_from_zero(self._files))  # fmt: skip
-        if self._files and not any(file.look.digests for file in self._files):
+        if self._files and not any(file.held for file in self._files):
             raise MalformedInput(
                 "none of its files tells the tokens of a sample, by which a row is found",
                 place=str(self.root), remedy="leave --dataset out",

@@ -6,6 +6,7 @@ it, and believes what a file says of the size of its storages.
 """
 
 import contextlib
+import io
 import math
 import struct
 import zipfile
@@ -27,6 +28,7 @@ NUMPY = {
     "float8_e4m3fn": "<u1", "float8_e5m2": "<u1", "uint16": "<u2", "uint32": "<u4",
     "uint64": "<u8", "untyped": "<u1",
 }  # fmt: skip
+ZIP_START, ZIP_END, ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 LOCAL_HEADER = struct.Struct("<4s22xHH")
 DESCRIPTION = "/data.pkl"
 ENCRYPTED = 1
@@ -36,10 +38,7 @@ ZIP_ERRORS = (
 
 
 class TorchFile:
-    """An open file of torch.save that holds a dict; a Container.
-
-    ``values`` are its members that are no tensors.
-    """
+    """An open file of torch.save that holds a dict; a Container of its members that are tensors."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -48,7 +47,7 @@ class TorchFile:
         self.verifiable = any(record.CRC for record in self._records.values())
         self._proven: set[str] = set()
         self._prefix = _prefix(self._records)
-        self._refs, self.values = _members(self._description())
+        self._refs = tensors_of(self._description())
         self._refuse_big_endian()
         self._refuse_lost()
 
@@ -142,14 +141,15 @@ def open_torch(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Iterator[To
 
 
 def _records(stream: BinaryIO) -> dict[str, zipfile.ZipInfo]:
-    start = stream.read(4)
+    start = stream.read(len(ZIP_START))
     try:
         with zipfile.ZipFile(stream) as archive:
             listed = archive.infolist()
     except ZIP_ERRORS as error:
-        if start == b"PK\x03\x04":
+        if start == ZIP_START:
             raise Broken("truncated", f"the zip has no directory at its end ({error})") from None
         raise Broken("no-container", "not a zip as torch.save writes it") from None
+    _refuse_extended(stream)
     found = {record.filename: record for record in listed}
     # The directory tells where records begin; readers make up for what lies before the first.
     if min((record.header_offset for record in listed), default=0):
@@ -157,6 +157,14 @@ def _records(stream: BinaryIO) -> dict[str, zipfile.ZipInfo]:
     if len(found) != len(listed):
         raise Broken("no-container", "two records of the zip have one name")
     return found
+
+
+def _refuse_extended(stream: BinaryIO) -> None:
+    """Readers of zips skip what follows behind the end; torch.save puts nothing there."""
+    stream.seek(-ZIP_END_BYTES, io.SEEK_END)
+    end = stream.read(ZIP_END_BYTES)
+    if not end.startswith(ZIP_END) or end[-2:] != b"\0\0":
+        raise Broken("no-container", "bytes follow behind the end of the zip")
 
 
 def _prefix(records: Mapping[str, zipfile.ZipInfo]) -> str:
@@ -175,7 +183,7 @@ def _begin(stream: BinaryIO, record: zipfile.ZipInfo) -> int:
     if len(header) < LOCAL_HEADER.size:
         raise Broken("truncated", f"the file ends before its record {record.filename!r:.120}")
     mark, name_bytes, extra_bytes = LOCAL_HEADER.unpack(header)
-    if mark != b"PK\x03\x04":
+    if mark != ZIP_START:
         raise Broken("crc", f"record {record.filename!r:.120} has no header where it begins")
     return int(record.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes)
 
@@ -185,16 +193,16 @@ def _fitting(stream: BinaryIO, record: zipfile.ZipInfo, begin: int) -> int:
     stored = record.compress_type == zipfile.ZIP_STORED and not record.flag_bits & ENCRYPTED
     if not stored or record.file_size != record.compress_size:
         raise Broken("no-container", "a record is compressed, which torch.save never does")
-    if begin + record.file_size > stream.seek(0, 2):
+    if begin + record.file_size > stream.seek(0, io.SEEK_END):
         raise Broken("truncated", f"the file ends within its record {record.filename!r:.120}")
     return record.file_size
 
 
-def _members(saved: object) -> tuple[dict[str, TensorRef], dict[str, object]]:
+def tensors_of(saved: object) -> dict[str, TensorRef]:
+    """The tensors of what was saved; Broken where that is no dict of names."""
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
         raise Broken("keys", "what was saved is not a dict of names")
-    tensors = {name: value for name, value in saved.items() if isinstance(value, TensorRef)}
-    return tensors, {name: value for name, value in saved.items() if name not in tensors}
+    return {name: value for name, value in saved.items() if isinstance(value, TensorRef)}
 
 
 def strided(name: str, values: NDArray[Any], ref: TensorRef) -> NDArray[Any]:

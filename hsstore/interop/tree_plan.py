@@ -8,8 +8,8 @@ from pathlib import Path
 from hsstore.errors import MalformedInput
 from hsstore.interop.duplicates import settle_surplus, without_twins
 from hsstore.interop.foreign import Fault, ForeignFile, Format, found_files, gaps
-from hsstore.interop.matching import Match, Rows, match
-from hsstore.interop.scanning import MaskDigest, ScannedFile, scan
+from hsstore.interop.matching import UNMATCHED, Match, Rows, match
+from hsstore.interop.scanning import ScannedFile, scan
 from hsstore.interop.surveying.names import role_of
 from hsstore.interop.tree_capture import Told, TreeCapture, capture_of, with_shape_faults
 from hsstore.interop.tree_samples import TreeSamples
@@ -55,15 +55,16 @@ class Choices:
 class TreePlan:
     """Which file gives which sample of ``samples``, and what is wrong with the other ones.
 
-    ``redundant`` files hold what another file of the same sample holds, bit for bit. ``others``
-    are named as samples are, and not as those of the tree's format.
+    ``left_out`` files give no sample; ``redundant`` ones hold what another file of the same sample
+    holds, bit for bit. ``others`` are named as samples are, and not as those of the tree's format.
     """
 
     scanned: list[ScannedFile]
     capture: TreeCapture
     samples: Samples
-    masks: list[MaskDigest]
-    match: Match
+    rows: Rows
+    match: Match[ScannedFile]
+    left_out: list[tuple[ScannedFile, Fault]]
     redundant: list[tuple[ScannedFile, Fault]]
     others: list[str]
 
@@ -89,18 +90,17 @@ class TreePlan:
             for one in self.match.files.values()
             if one.length - one.tail >= PADDING_TOKENS
         ]
-        if padded and not self.match.trimmed:
+        if padded and not self.match.padded:
             yield (
                 f"{len(padded)} files end in {PADDING_TOKENS} or more equal tokens without loss, "
                 f"which may be padding ({some(padded)}); --dataset and --trim-padding tell"
             )
 
     def _other_masks(self) -> list[str]:
-        pairs = ((self.masks[sample], one) for sample, one in self.match.files.items())
         return [
             one.file.name
-            for mask, one in pairs
-            if one.mask is not None and one.mask != mask and one.length == mask[1]
+            for row, one in self.match.files.items()
+            if one.length == self.rows.lengths[row] and one.mask not in (None, self.rows.masks[row])
         ]
 
 
@@ -126,15 +126,17 @@ def plan_import(
     capture = capture_of(tree.form, scanned, tree.told, tree.model_place, tree.model)
     samples = dataset or TreeSamples([one for one in scanned if not one.faults], tree.root)
     rows = rows or Rows.of(samples.samples(tree.model.vocab_size))
-    found = match(rows, scanned)
-    redundant += settle_surplus(found, _digest(tree))
+    found = match(scanned, rows)
+    repeated, differing = settle_surplus(found, _digest(tree))
+    redundant += repeated
+    left_out = [*_left_out(scanned, found), *differing]
     _refuse_padding(found, choices, tree.root)
     if not choices.leave_out_broken:
-        _refuse_broken(found, tree.root, has_dataset=dataset is not None)
+        _refuse_broken(left_out, tree.root, has_dataset=dataset is not None)
     _refuse_nothing(found, tree.root)
     everything = [*scanned, *(one for one, _ in redundant)]
     others = _others(tree.root, files)
-    return TreePlan(everything, capture, samples, rows.masks, found, redundant, others)
+    return TreePlan(everything, capture, samples, rows, found, left_out, redundant, others)
 
 
 def some(names: Sequence[str]) -> str:
@@ -167,7 +169,7 @@ def _rows(dataset: Samples | None, store: Store | None, model: ModelIdentity) ->
         return told
     rows = Rows.of_store(store)
     # It may have been extended since.
-    if told is not None and told.digests != rows.digests[: len(told.digests)]:
+    if told is not None and not rows.begins_like(told):
         raise MalformedInput(
             "the store was made for another dataset",
             place=str(store.root),
@@ -185,12 +187,11 @@ def _looked_at(
 ) -> tuple[list[ScannedFile], list[tuple[ScannedFile, Fault]]]:
     progress.note(f"looking at {len(files)} files")
     progress.start(len(files), 0, "files")
-    known = frozenset(rows.digests if rows else ())
     found = scan(
         tree.form,
         files,
         vocab_size=tree.model.vocab_size,
-        keep=lambda digest: digest not in known,
+        rows=rows,
         progress=progress,
         stop=stop,
     )
@@ -201,6 +202,18 @@ def _digest(tree: Tree) -> Callable[[ScannedFile], object]:
     return lambda one: states_digest(tree.form, one.file, tree.model.hidden_size)
 
 
+def _left_out(
+    scanned: Sequence[ScannedFile], found: Match[ScannedFile]
+) -> Iterator[tuple[ScannedFile, Fault]]:
+    """The broken files, and those of no sample."""
+    unmatched = {one.file.name for one in found.unmatched}
+    for one in scanned:
+        if one.faults:
+            yield one, one.faults[0]
+        elif one.file.name in unmatched:
+            yield one, Fault("unmatched", UNMATCHED)
+
+
 def _refuse_blind_trimming(choices: Choices, dataset: Samples | None) -> None:
     if choices.trim_padding and dataset is None:
         raise MalformedInput(
@@ -209,8 +222,8 @@ def _refuse_blind_trimming(choices: Choices, dataset: Samples | None) -> None:
         )
 
 
-def _refuse_padding(found: Match, choices: Choices, root: Path) -> None:
-    names = [found.files[n].file.name for n in sorted(found.trimmed & found.files.keys())]
+def _refuse_padding(found: Match[ScannedFile], choices: Choices, root: Path) -> None:
+    names = [one.file.name for _, one in sorted(found.padded.items())]
     if names and not choices.trim_padding:
         raise MalformedInput(
             f"{len(names)} files hold padding behind their sample: {some(names)}",
@@ -219,9 +232,11 @@ def _refuse_padding(found: Match, choices: Choices, root: Path) -> None:
         )
 
 
-def _refuse_broken(found: Match, root: Path, *, has_dataset: bool) -> None:
+def _refuse_broken(
+    left_out: Sequence[tuple[ScannedFile, Fault]], root: Path, *, has_dataset: bool
+) -> None:
     """Without a dataset nobody knows what is lost; what cannot be read may be readable tomorrow."""
-    wrong = [(one, f) for one, f in found.extra if not has_dataset or f.kind == "unreadable"]
+    wrong = [(one, f) for one, f in left_out if not has_dataset or f.kind == "unreadable"]
     if wrong:
         told = [f"{one.file.name} ({fault})" for one, fault in wrong]
         advice = "make them readable" if has_dataset else "say with --dataset what they should hold"
@@ -232,7 +247,7 @@ def _refuse_broken(found: Match, root: Path, *, has_dataset: bool) -> None:
         )
 
 
-def _refuse_nothing(found: Match, root: Path) -> None:
+def _refuse_nothing(found: Match[ScannedFile], root: Path) -> None:
     if not found.files:
         raise MalformedInput(
             "not one file holds a sample that is wanted",

@@ -110,7 +110,7 @@ class TreeSource:
         again = self._last_read
         gone = not file.path.exists()
         if gone or (
-            again and any(f.kind == "unreadable" for f in self._form.inspect(again).faults)
+            again and any(f.kind == "unreadable" for f in self._form.look(again)[0].faults)
         ):
             raise SourceUnavailable(
                 f"the tree can no longer be read: {fault.detail}",

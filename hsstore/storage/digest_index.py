@@ -20,6 +20,15 @@ class DigestIndex:
         """The number of the first digest that is equal, None where none is."""
         return next(iter(self.find_all(digest)), None)
 
+    def hold(self, digests: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Which of the digests are there, as bool [digests]."""
+        if not len(self._sorted):
+            return np.zeros(len(digests), bool)
+        wanted = np.array(digests, self._sorted.dtype)
+        at = np.searchsorted(self._sorted, wanted).clip(max=len(self._sorted) - 1)
+        found: NDArray[np.bool_] = self._sorted[at] == wanted
+        return found
+
     def find_all(self, digest: bytes) -> list[int]:
         """The numbers of all digests that are equal, in order."""
         # numpy drops zeros at the end of such values, of all of them alike.

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from hsstore.errors import SampleDamaged, StorageFailed
 from hsstore.training.collate import PADDING, Batch, PackedBatch
 from hsstore.training.dataset import HiddenStateDataset
 from hsstore.training.ring import Ring, Slot
+from hsstore.views.options import whole_number
 
 B = TypeVar("B", Batch, PackedBatch)
 
@@ -32,30 +34,39 @@ class _BufferedBatches(Dataset[B], ABC):
         batches the loop uses at a time. A batch is overwritten once ``held`` others were asked for.
         Raises ValueError for values below 1.
         """
-        if min(max_tokens, prefetch_factor, held) < 1:
-            raise ValueError("max_tokens, prefetch_factor and held must be at least 1")
-        self._dataset, self._max_tokens = dataset, max_tokens
-        self._prefetch_factor, self._held = prefetch_factor, held
+        self._dataset, self._max_tokens = dataset, whole_number("max_tokens", max_tokens, 1)
+        self._prefetch_factor = whole_number("prefetch_factor", prefetch_factor, 1)
+        self._held = whole_number("held", held, 1)
         self._opened: _Opened | None = None
 
     def __getitem__(self, indices: Sequence[int]) -> B:
         """The batch of these samples, in this order.
 
-        A DataLoader asks for it with ``batch_size=None``. Raises ValueError where they do not fit
-        or are none, and what reading a sample raises.
+        A DataLoader asks for it with ``batch_size=None``. What the dataset's ``on_damage`` skips is
+        not among them. Raises ValueError where they do not fit or are none, and what reading a
+        sample raises.
         """
-        widths = [int(self._dataset.lengths[index]) for index in indices]
+        widths = self._widths(indices)
         if not widths:
             raise ValueError("no items to make a batch of")
         positions = self._positions(widths)
         if positions > self._max_tokens:
             raise ValueError(f"a batch of {positions} tokens for memory of {self._max_tokens}")
-        opened = self._process()
-        return self._read(opened.ring.take(), indices, widths, opened.counting)
+        opened, rest = self._process(), list(indices)
+        slot = opened.ring.take()
+        while rest:
+            try:
+                return self._read(slot, rest, self._widths(rest), opened.counting)
+            except _LeftOutError as left_out:
+                rest = [index for index in rest if index != left_out.index]
+        raise self._dataset.nothing_left(len(indices))
 
     def __getitems__(self, indices: Sequence[int]) -> B:
         """The same, as a DataLoader with a ``batch_sampler`` asks for it."""
         return self[indices]
+
+    def _widths(self, indices: Sequence[int]) -> list[int]:
+        return [int(self._dataset.lengths[index]) for index in indices]
 
     @abstractmethod
     def _positions(self, widths: Sequence[int]) -> int:
@@ -78,9 +89,12 @@ class _BufferedBatches(Dataset[B], ABC):
     def _place(self, slot: Slot, index: int, first: int, width: int) -> str:
         """Read one sample to positions ``first`` and on, and return its id."""
         rows = slice(first, first + width)
-        return self._dataset.fill(
-            index, slot.hidden_states[rows], slot.input_ids[rows], slot.loss_mask[rows]
-        )
+        memory = slot.hidden_states[rows], slot.input_ids[rows], slot.loss_mask[rows]
+        try:
+            return self._dataset.fill(index, *memory)
+        except (SampleDamaged, StorageFailed) as error:
+            self._dataset.leave_out(index, error)
+            raise _LeftOutError(index) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -156,6 +170,14 @@ class BufferedPacked(_BufferedBatches[PackedBatch]):
             cumulative_lengths=slot.cumulative_lengths[: len(widths) + 1],
             hidden_states=_as(slot.hidden_states, shape),
         )
+
+
+class _LeftOutError(Exception):
+    """The batch is to be laid out again without a sample that is skipped."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 class _Opened:

@@ -23,6 +23,7 @@ from hsstore.training.skipping import Skipped
 from hsstore.training.snapshot import take_snapshot
 from hsstore.views.choose import View, ViewName, choose
 from hsstore.views.item import Item
+from hsstore.views.options import one_of, whole_number
 from hsstore.views.plain import RawView
 from hsstore.views.where import Where, select
 
@@ -96,7 +97,8 @@ class HiddenStateDataset(Dataset[T_co]):
 
     ``on_damage="skip"`` leaves out a sample that turns out damaged (SampleDamaged) or that the disk
     cannot read (StorageFailed for EIO), where leaving out is possible without lying about indexes:
-    in the batches that a DataLoader asks for, which become smaller, and in a HiddenStateStream.
+    in the batches that a DataLoader asks for, which become smaller (``BufferedPacked`` and
+    ``BufferedPadded`` too), and in a HiddenStateStream.
     ``dataset[i]`` and ``read_into`` name one sample and always raise; so does a batch of which
     nothing is left. Each sample is logged once and counted in ``skipped``, by the workers of a
     DataLoader together; more than ``max_skipped`` of them raise. A later read tries again. Samples
@@ -177,11 +179,13 @@ class HiddenStateDataset(Dataset[T_co]):
         MalformedInput where the store cannot serve the view or layers or ``where`` leaves nothing,
         StoreError where the store cannot be opened, ValueError for an unknown option.
         """
-        _one_of("absent", absent, ("raise", "exclude"))
-        _one_of("verify", verify, ("never", "first", "always"))
-        _one_of("on_damage", on_damage, ("raise", "skip"))
-        _at_least("max_length", 1 if max_length is None else max_length, 1)
-        _at_least("max_skipped", max_skipped, 0)
+        one_of("absent", absent, ("raise", "exclude"))
+        one_of("verify", verify, ("never", "first", "always"))
+        one_of("on_damage", on_damage, ("raise", "skip"))
+        max_length = None if max_length is None else whole_number("max_length", max_length, 1)
+        max_skipped = whole_number("max_skipped", max_skipped, 0)
+        if where is not None and not isinstance(where, Where):
+            raise ValueError(f"where is {where!r}; it must be a Where")
         self._verify = verify
         self._store = Store.open(path)
         capture, geometry = self._store.identity.capture, self._store.identity.geometry
@@ -250,11 +254,7 @@ class HiddenStateDataset(Dataset[T_co]):
         """The samples of a batch; a DataLoader asks so. What is skipped is not among them."""
         items = list(self.readable(indices))
         if not items and len(indices):
-            raise SampleDamaged(
-                f"none of the {len(indices)} samples of a batch can be read",
-                place=str(self._store.root),
-                remedy=f"read larger batches, a HiddenStateStream, or first {self._fsck()}",
-            )
+            raise self.nothing_left(len(indices))
         return items
 
     def readable(self, indices: Iterable[int]) -> Iterator[T_co]:
@@ -267,11 +267,26 @@ class HiddenStateDataset(Dataset[T_co]):
             try:
                 item = self[index]
             except (SampleDamaged, StorageFailed) as error:
-                if self._skipped is None:
-                    raise
-                self._skipped.leave_out(range(len(self))[index], error)
+                self.leave_out(index, error)
             else:
                 yield item
+
+    def leave_out(self, index: int, error: SampleDamaged | StorageFailed) -> None:
+        """Skip a sample whose reading raised ``error``; raises that where it is not to be skipped.
+
+        Raises likewise beyond ``max_skipped``.
+        """
+        if self._skipped is None:
+            raise error
+        self._skipped.leave_out(range(len(self))[index], error)
+
+    def nothing_left(self, samples: int) -> SampleDamaged:
+        """The error of a batch of which all ``samples`` were left out."""
+        return SampleDamaged(
+            f"none of the {samples} samples of a batch can be read",
+            place=str(self._store.root),
+            remedy=f"read larger batches, a HiddenStateStream, or first {self._fsck()}",
+        )
 
     def read_into(self, index: int, out: torch.Tensor) -> T_co:
         """The same sample, its states read into memory that the caller keeps.
@@ -406,13 +421,3 @@ class _Opened:
 def _takes(out: torch.Tensor, shape: tuple[int, int, int], dtype: torch.dtype) -> bool:
     fits = out.ndim == len(shape) and out.shape[1:] == shape[1:] and len(out) >= shape[0]
     return fits and out.dtype == dtype and out.device.type == "cpu" and out.is_contiguous()
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")

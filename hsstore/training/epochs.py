@@ -1,6 +1,5 @@
 """Samplers whose place in an epoch can be saved: where training stood is two numbers."""
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -10,6 +9,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from hsstore.errors import MalformedInput, SnapshotChanged
+from hsstore.training.saved import checked
+from hsstore.views.options import one_of, whole_number
 
 T = TypeVar("T")
 Replaced = Literal["raise", "accept"]
@@ -49,8 +50,10 @@ class Samples(Protocol):
 class EpochSampler(Sampler[T], ABC):
     """One rank's turns of an epoch, the same for the same options, store and epoch.
 
-    An iteration that comes to its end makes the next one the next epoch; ``set_epoch`` says which
-    it is to be. One that is left early is begun anew.
+    Each iteration is of the next epoch, also behind one that was left early; ``set_epoch`` says
+    which it is to be. Were that one begun anew, ranks and workers would come to differ: some have
+    read ahead to the end of their share when the loop leaves it, and others have not. (The first
+    one behind a loaded state that is at an epoch's beginning is begun anew, once.)
 
     ``state_dict`` is of the turns that were handed out. torchdata's StatefulDataLoader keeps the
     state that belongs to the batch in the loop's hands. A plain DataLoader with workers is ahead of
@@ -58,7 +61,8 @@ class EpochSampler(Sampler[T], ABC):
     same state, so that one of them may save it for all.
 
     Attributes:
-        epoch: the epoch that the next iteration begins, or goes on with.
+        epoch: that of the iteration under way; without one, that of the next.
+        world: among how many ranks an epoch is dealt out.
 
     """
 
@@ -70,17 +74,19 @@ class EpochSampler(Sampler[T], ABC):
 
         Raises ValueError for a rank outside of its world and for an unknown option.
         """
-        if not 0 <= operator.index(rank) < operator.index(world):
+        rank, world = whole_number("rank", rank, 0), whole_number("world", world, 1)
+        if rank >= world:
             raise ValueError(f"rank {rank} is not one of {world}")
-        if replaced not in {"raise", "accept"}:
-            raise ValueError(f"replaced is {replaced!r}, not one of raise, accept")
+        one_of("replaced", replaced, ("raise", "accept"))
         self.epoch = 0
         self._samples = samples
         self._fingerprint = samples.fingerprint
         self._options = {"order": type(self).__name__, "world": world, **options}
-        self._rank, self._world = rank, world
+        self._rank, self.world = rank, world
         self._replaced = replaced
         self._start = 0
+        # torchdata's loader takes up the state of an epoch's end by an iteration that it leaves.
+        self._loaded_whole = False
         self._running: _Iteration[T] | None = None
         self._made: tuple[int, Sequence[T]] | None = None
 
@@ -99,13 +105,23 @@ class EpochSampler(Sampler[T], ABC):
         return len(self.turns(self.epoch))
 
     def __iter__(self) -> Iterator[T]:
-        self._running = None
+        if self._running is not None:
+            self.epoch = self._running.epoch + (not self._loaded_whole)
+            self._running, self._loaded_whole = None, False
         return _Iteration(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of this epoch; a place within it that was loaded is kept."""
+        """The next iteration is of this epoch; a place within it that was loaded is kept.
+
+        ValueError for anything but a number from 0 on.
+        """
+        self._running, self._loaded_whole = None, False
         if epoch != self.epoch:
-            self.epoch, self._start = operator.index(epoch), 0
+            self.epoch, self._start = whole_number("epoch", epoch, 0), 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, as in a spawned worker, has no iteration under way, and makes its turns itself.
+        return {**self.__dict__, "_running": None, "_made": None}
 
     # -- saving and going on ------------------------------------------------------------------
 
@@ -116,10 +132,10 @@ class EpochSampler(Sampler[T], ABC):
         return self.state_at(self._running.epoch, self._running.position)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state after ``position`` turns of each rank in an epoch."""
+        """The state after ``position`` turns of each rank in an epoch; ValueError below 0."""
         return {
-            EPOCH: epoch,
-            POSITION: position,
+            EPOCH: whole_number("epoch", epoch, 0),
+            POSITION: whole_number("position", position, 0),
             FINGERPRINT: self._fingerprint,
             SNAPSHOT: self._samples.snapshot_id,
             OPTIONS: dict(self._options),
@@ -132,9 +148,9 @@ class EpochSampler(Sampler[T], ABC):
         options; SnapshotChanged where the store has other samples than it had, and where shards
         were replaced since (unless the sampler was made with ``replaced="accept"``).
         """
-        self._refuse(_checked(state))
+        self._refuse(checked(state, _MEMBERS, "an order"))
         self.epoch, self._start = state[EPOCH], state[POSITION]
-        self._running = None
+        self._running, self._loaded_whole = None, not self._start
 
     def _refuse(self, state: Mapping[str, Any]) -> None:
         """Raise where the state is of another order."""
@@ -168,9 +184,8 @@ class EpochSampler(Sampler[T], ABC):
     def _end(self, iteration: "_Iteration[T]") -> None:
         """The epoch is over, unless another iteration has begun meanwhile."""
         if self._running is iteration:
-            self._running = None
-            if self.epoch == iteration.epoch:
-                self.epoch += 1
+            self.epoch, self._running = iteration.epoch + 1, None
+            self._loaded_whole = False
 
 
 class _Iteration(Iterator[T]):
@@ -190,15 +205,3 @@ class _Iteration(Iterator[T]):
             raise StopIteration
         self.position += 1
         return self._turns[self.position - 1]
-
-
-def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state; MalformedInput where it is none."""
-    for name, kind in _MEMBERS.items():
-        value = state.get(name)
-        if type(value) is not kind or (isinstance(value, int) and value < 0):
-            raise MalformedInput(
-                f"not the state of an order: {name} is {value!r}",
-                remedy="load what state_dict returned",
-            )
-    return state

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.training.epochs import EpochSampler, Replaced, Samples
+from hsstore.views.options import whole_number
 
 WINDOW = 64
 """Shards in a window, as many as a reader keeps open with room to spare."""
@@ -37,30 +38,35 @@ class WindowShuffle(EpochSampler[int]):
         ``replaced`` says whether ``load_state_dict`` takes a store in which shards were replaced
         since. Raises ValueError for values out of range.
         """
-        options = {"window": window, "seed": seed}
-        super().__init__(samples, options=options, rank=rank, world=world, replaced=replaced)
         self._windows = Windows(samples.shards, window, seed)
+        super().__init__(
+            samples, options=self._windows.options, rank=rank, world=world, replaced=replaced
+        )
 
     def _turns(self, epoch: int) -> Sequence[int]:
         order, _ = self._windows.order(epoch)
         # Its elements are Python's own integers, made one by one.
-        return order[self._rank :: self._world].copy().data
+        return order[self._rank :: self.world].copy().data
 
 
 class Windows:
-    """Orders of samples, each fixed by a seed and the number of an epoch."""
+    """Orders of samples, each fixed by a seed and the number of an epoch.
+
+    Attributes:
+        options: the window and the seed, by name.
+
+    """
 
     def __init__(self, shards: NDArray[np.int64], window: int, seed: int) -> None:
         """``shards`` int64 [samples] says where each lies; ``window`` counts shards.
 
         Raises ValueError for a window below 1 and a seed below 0.
         """
-        if window < 1 or seed < 0:
-            raise ValueError(f"window is {window} and seed {seed}; at least 1 and 0 are needed")
+        window, self._seed = whole_number("window", window, 1), whole_number("seed", seed, 0)
+        self.options = {"window": window, "seed": self._seed}
         present, self._place = np.unique(shards, return_inverse=True)
         self._shards = len(present)
         self._windows = -(-self._shards // window)
-        self._seed = seed
 
     def order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The samples of an epoch in order, and the number of each one's window: int64 [samples].

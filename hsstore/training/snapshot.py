@@ -123,7 +123,7 @@ def _refuse(store: Store, missing: Samples, lost: Samples) -> None:
     raise error(
         f"the store lacks {_counted(missing, lost)}, first: {keys}",
         place=str(store.root),
-        remedy=f'run: {command}, or open it with absent="exclude"',
+        remedy=f'run: {command}, or open it with absent="exclude" (export: --leave-out-absent)',
     )
 
 

@@ -2,17 +2,19 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import xxhash
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DistributedSampler, IterableDataset, get_worker_info
 from typing_extensions import TypeVar
 
 from hsstore.errors import MalformedInput, SnapshotChanged
 from hsstore.training.dataset import HiddenStateDataset
+from hsstore.training.epochs import EpochSampler, Replaced
+from hsstore.training.saved import checked
 from hsstore.views.item import Item
+from hsstore.views.options import one_of, whole_number
 
-Replaced = Literal["raise", "accept"]
 T_co = TypeVar("T_co", covariant=True, default=Item)
 
 # What a state must share with the stream that takes it up, and why not if it does not.
@@ -21,6 +23,11 @@ _FIXED = {
     "ranks": "of another number of ranks",
     "worker": "of another DataLoader worker",
     "workers": "of another number of DataLoader workers",
+}
+_MEMBERS = {
+    **dict.fromkeys((*_FIXED, "position"), int),
+    **dict.fromkeys(("fingerprint", "snapshot_id", "passed"), str),
+    "finished": bool,
 }
 
 
@@ -72,12 +79,18 @@ class HiddenStateStream(IterableDataset[T_co]):
         """``order`` yields indexes of ``dataset``: a list, or a sampler.
 
         ``replaced`` says whether a state is taken up although shards were replaced since. Raises
-        ValueError for a rank outside of its number and for an unknown option.
+        ValueError for a rank outside of its number, for an unknown option, and for several
+        ``ranks`` with an order that is one rank's already, as hsstore's samplers and torch's tell.
         """
-        if not 0 <= rank < ranks:
+        rank, ranks = whole_number("rank", rank, 0), whole_number("ranks", ranks, 1)
+        if rank >= ranks:
             raise ValueError(f"rank is {rank} of {ranks}; it must be from 0 to {ranks - 1}")
-        if replaced not in {"raise", "accept"}:
-            raise ValueError(f"replaced is {replaced!r}, not one of raise, accept")
+        one_of("replaced", replaced, ("raise", "accept"))
+        if ranks > 1 and (dealt := _dealt(order)) > 1:
+            raise ValueError(
+                f"the order is one of {dealt} ranks' already, and would be dealt out again; make "
+                "the stream with ranks=1"
+            )
         self._dataset, self._replaced = dataset, replaced
         self._order: Iterable[int] = range(len(dataset)) if order is None else order
         self._rank, self._ranks = rank, ranks
@@ -123,8 +136,11 @@ class HiddenStateStream(IterableDataset[T_co]):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Have the next iteration serve the rest; it refuses the state of another stream."""
-        self._to_resume = dict(state_dict)
+        """Have the next iteration serve the rest; it refuses the state of another stream.
+
+        Raises MalformedInput for anything else than the state of a stream.
+        """
+        self._to_resume = dict(checked(state_dict, _MEMBERS, "a stream"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, as in a spawned worker, has no iteration under way; a loaded state goes along.
@@ -146,6 +162,11 @@ class HiddenStateStream(IterableDataset[T_co]):
         """The indexes behind a state, with ``progress`` brought to where it was."""
         self._refuse_another(state)
         if isinstance(self._order, StatefulOrder):
+            if state.get("order") is None:
+                raise MalformedInput(
+                    "the state is of an order that has no state of its own, and this one has",
+                    remedy="give the order that the state was taken with, or begin a new epoch",
+                )
             self._order.load_state_dict(state["order"])
             progress.position, progress.finished = state["position"], state["finished"]
             return iter(()) if progress.finished else iter(self._order)
@@ -199,6 +220,13 @@ class _Progress:
     def pass_by(self, index: int) -> None:
         self.position += 1
         self.passed.update(int(index).to_bytes(8, "little", signed=True))
+
+
+def _dealt(order: Iterable[int] | None) -> int:
+    """Among how many ranks an order is dealt out, as far as it tells."""
+    if isinstance(order, EpochSampler):
+        return order.world
+    return order.num_replicas if isinstance(order, DistributedSampler) else 1
 
 
 def _worker() -> tuple[int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 from hsstore.training.epochs import EpochSampler, Replaced, Samples
 from hsstore.training.order import WINDOW, Random, Windows
 from hsstore.training.packing import Batches, Shape, cut, evened
+from hsstore.views.options import one_of, whole_number
 
 _log = logging.getLogger(__name__)
 _CUTTING = 1  # a stream of random numbers apart from the order's
@@ -42,15 +43,17 @@ class TokenBatches(EpochSampler[list[int]]):
         to the longest. ``window``, ``seed`` and ``replaced`` are those of ``WindowShuffle``. Raises
         ValueError for values out of range, and where a sample is longer than a batch.
         """
-        if shape not in {"packed", "padded"}:
-            raise ValueError(f"shape is {shape!r}, not one of packed, padded")
-        self._limits = max_tokens, len(samples.lengths) if max_samples is None else max_samples
-        _refuse_lengths(samples, *self._limits)
-        options = {"max_tokens": max_tokens, "max_samples": max_samples, "shape": shape,
-                   "window": window, "seed": seed}  # fmt: skip
-        super().__init__(samples, options=options, rank=rank, world=world, replaced=replaced)
+        one_of("shape", shape, ("packed", "padded"))
+        max_tokens = whole_number("max_tokens", max_tokens, 1)
+        if max_samples is not None:
+            max_samples = whole_number("max_samples", max_samples, 1)
+        _refuse_longer(samples, max_tokens)
+        self._limits = max_tokens, max_samples or len(samples.lengths)
         self._windows = Windows(samples.shards, window, seed)
-        self._shape, self._seed = shape, seed
+        options = {"max_tokens": max_tokens, "max_samples": max_samples, "shape": shape,
+                   **self._windows.options}  # fmt: skip
+        super().__init__(samples, options=options, rank=rank, world=world, replaced=replaced)
+        self._shape, self._seed = shape, self._windows.options["seed"]
         self._cut: tuple[int, Batches] | None = None
 
     @property
@@ -70,18 +73,16 @@ class TokenBatches(EpochSampler[list[int]]):
         order, window = self._windows.order(epoch)
         random = Random(self._seed, epoch, _CUTTING)
         lengths = self._samples.lengths
-        batches = evened(
-            cut(order, window, lengths, self._limits, self._shape, random), self._world
-        )
-        if left := len(batches) % self._world:
+        batches = evened(cut(order, window, lengths, self._limits, self._shape, random), self.world)
+        if left := len(batches) % self.world:
             _log.warning(
                 "epoch %d: %d of %d ranks have a batch more than the others, since every batch "
-                "is one sample", epoch, left, self._world,
+                "is one sample", epoch, left, self.world,
             )  # fmt: skip
         return batches
 
     def _turns(self, epoch: int) -> Sequence[list[int]]:
-        return _Share(self._batches(epoch), self._rank, self._world)
+        return _Share(self._batches(epoch), self._rank, self.world)
 
 
 class _Share(Sequence[list[int]]):
@@ -104,9 +105,7 @@ class _Share(Sequence[list[int]]):
         return self._batches.of(self._turns[turn])
 
 
-def _refuse_lengths(samples: Samples, max_tokens: int, max_samples: int) -> None:
-    if max_tokens < 1 or max_samples < min(1, len(samples.lengths)):
-        raise ValueError(f"a batch of {max_tokens} tokens and {max_samples} samples holds nothing")
+def _refuse_longer(samples: Samples, max_tokens: int) -> None:
     longer = np.flatnonzero(samples.lengths > max_tokens)
     if len(longer):
         longest = int(samples.lengths[longer].max())

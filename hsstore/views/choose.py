@@ -1,6 +1,6 @@
 """The view that a dataset's options ask for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -50,9 +50,10 @@ def choose(
     """The view by its name or as a function, of ``wanted`` layers (None: all) of a store.
 
     ``place`` names the store in errors: MalformedInput where it cannot serve what is asked for,
-    ValueError for an unknown name or dtype.
+    ValueError for an unknown name or dtype, and for layers that are no sequence of them.
     """
     known_dtype(dtype)
+    _sequence(wanted)
     if view in ("specforge", "speculators"):
         last = FINAL if view == "specforge" else FINAL_PRE
         layers = DraftLayers.of(stored, wanted, last, place=place)
@@ -69,3 +70,11 @@ def choose(
         known = ", ".join(get_args(ViewName))
         raise ValueError(f"view is {view!r}, not one of {known}, nor a function")
     return ChosenView(raw, names)
+
+
+def _sequence(wanted: Sequence[Layer] | None) -> None:
+    if isinstance(wanted, str) or not (wanted is None or isinstance(wanted, Iterable)):
+        raise ValueError(f"layers is {wanted!r}; it must be a sequence of layers: (2, 'final')")
+    for layer in () if wanted is None else wanted:
+        if isinstance(layer, bool):
+            raise ValueError(f"layers names {layer}, which is no layer")  # noqa: TRY004 - like every other option

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hsstore.errors import MalformedInput
 from hsstore.storage.store import Store
 from hsstore.storage.token_file import ShardTokens
+from hsstore.views.options import whole_number
 
 NAMED_KEYS = 5
 
@@ -21,7 +22,7 @@ class Where:
     ``min_length`` and ``max_length`` bound its tokens as stored. ``min_loss_tokens`` is how many of
     the tokens that would be served, after any truncation, must be in its loss mask. ``keys`` lists
     the samples; ``key_prefixes`` says what a key must begin with (one of them), for datasets whose
-    keys tell where a sample came from, as in ``sharegpt/17``.
+    keys tell where a sample came from, as in ``sharegpt/17``. ValueError for other values.
     """
 
     min_length: int = 1
@@ -31,9 +32,23 @@ class Where:
     key_prefixes: Collection[str] | None = None
 
     def __post_init__(self) -> None:
+        whole_number("min_length", self.min_length, 0)
+        whole_number("min_loss_tokens", self.min_loss_tokens, 0)
+        if self.max_length is not None:
+            whole_number("max_length", self.max_length, 1)
         for name in ("keys", "key_prefixes"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} is one text; it must be a collection of them")  # noqa: TRY004 - like every other option
+            _texts(name, getattr(self, name))
+
+
+def _texts(name: str, given: Collection[str] | None) -> None:
+    """ValueError for anything but a collection of texts, or None."""
+    if isinstance(given, str):
+        raise ValueError(f"{name} is one text; it must be a collection of them")  # noqa: TRY004 - like every other option
+    if given is not None and not isinstance(given, Collection):
+        raise ValueError(f"{name} is a {type(given).__name__}; it must be a collection of texts")
+    for each in given or ():
+        if not isinstance(each, str):
+            raise ValueError(f"{name} has {each!r}, which is no text")  # noqa: TRY004 - as above
 
 
 @dataclass(frozen=True, slots=True)

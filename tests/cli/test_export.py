@@ -13,6 +13,7 @@ from hsstore.errors import Stopped
 from hsstore.interop import exported_trees
 from hsstore.interop.exporting import DOCUMENT, export_tree
 from hsstore.interop.formats import FORMATS
+from hsstore.interop.survey import survey
 from hsstore.model import keys
 from hsstore.storage.store import Store
 from hsstore.testing import damage
@@ -67,6 +68,7 @@ def test_a_tree_is_read_back_bit_for_bit(
         assert found.sample.tokens.loss_mask is not None
         assert np.array_equal(found.sample.tokens.loss_mask, item["loss_mask"].numpy())
     assert json.loads((tree / DOCUMENT).read_text())["layers"] == list(layers)
+    assert list(survey(tree)) == []
 
 
 def test_numbers_name_files_and_a_row_is_a_place(tmp_path: Path) -> None:
@@ -87,6 +89,7 @@ def test_a_store_that_lacks_samples_is_refused_or_they_are_counted(
     store = filled(tmp_path / "store", failing={"sample-3": "too long"})
     code, _, err = run(capsys, "specforge", store.root, tmp_path / "tree")
     assert (code, "sample-3" in err) == (exit_codes.FAILED, True)
+    assert "--leave-out-absent" in err
     assert not (tmp_path / "tree").exists()
     code, out, _ = run(capsys, "specforge", store.root, tmp_path / "tree", "--leave-out-absent")
     assert (code, "left out, for the store lacks them: 1 sample" in out) == (

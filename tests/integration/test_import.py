@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -15,9 +15,12 @@ import torch
 
 from hsstore.errors import MalformedInput, SourceUnavailable, Stopped, StorageFailed, StoreExists
 from hsstore.integrity.fsck import fsck
+from hsstore.interop import file_bytes
 from hsstore.interop.foreign import ForeignFile, Reading
 from hsstore.interop.importing import Choices, Import, Layout, Told, import_tree
 from hsstore.interop.layout import TensorFormat
+from hsstore.interop.survey import survey
+from hsstore.interop.tree_capture import LOOKED_AT
 from hsstore.model.progress import Silent
 from hsstore.storage.digest import content_digest
 from hsstore.storage.store import Store
@@ -126,6 +129,23 @@ def test_specforge_bit_for_bit(tmp_path: Path, model: Path, *, packed: bool) -> 
     assert list(fsck(done.store.root)) == []
     mask = done.store.tokens(0).sample(1)[2]
     assert mask.tolist() == SAMPLES[1].mask.tolist()
+    assert model.exists()
+
+
+def test_gzip_is_expanded_once_to_look_and_once_to_import(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expanded = file_bytes.expanded
+    count = []
+
+    def counted(raw: file_bytes.FileBytes) -> BinaryIO:
+        count.append(raw)
+        return expanded(raw)
+
+    monkeypatch.setattr(file_bytes, "expanded", counted)
+    tree = write_specforge(tmp_path / "tree", SAMPLES, packed=True)
+    put(tree)
+    assert len(count) == 2 * len(SAMPLES) + LOOKED_AT
     assert model.exists()
 
 
@@ -265,7 +285,7 @@ def test_with_a_dataset_the_sample_of_a_broken_file_is_absent(tree: Path) -> Non
     save(record | {"hidden_state": record["hidden_state"].float()}, specforge_path(tree, 6))
     done = put(tree, dataset=dataset(tree))
     assert {n: kind for n, (kind, _) in reasons(done.store).items()} == {
-        "s5": "missing",  # nobody knows whose tokens an empty file had
+        "s5": "empty",  # all others have the number of their row
         "s6": "dtype",
     }
     assert sorted(one.fault.kind for one in done.left_out) == ["dtype", "empty"]
@@ -298,6 +318,42 @@ def test_values_that_are_none_make_the_sample_absent(tree: Path, value: str) -> 
     done = put(tree)
     kind = "all-zero" if value == "0" else "non-finite"
     assert [told[0] for told in reasons(done.store).values()] == [kind]
+
+
+def test_rows_of_zeros_make_the_sample_absent(tree: Path) -> None:
+    record = specforge_record(SAMPLES[2])
+    record["aux_hidden_state"][0, 1] = 0
+    save(record, specforge_path(tree, 2))
+    ((kind, detail),) = reasons(put(tree).store).values()
+    assert kind == "all-zero"
+    assert detail.endswith("1 rows of aux_hidden_state, the first is 1")
+
+
+def test_scales_that_are_none_make_the_sample_absent(tmp_path: Path, model: Path) -> None:
+    save_file = pytest.importorskip("safetensors.torch", reason="the extra interop").save_file
+    tree = write_speculators(tmp_path / "tree", SAMPLES, float8=True)
+    for row, scale in ((2, 0.0), (3, float("nan"))):
+        tensors = quantised(SAMPLES[row].states) | {"token_ids": SAMPLES[row].ids}
+        tensors["hidden_states_scales"][1] = scale
+        save_file(tensors, speculators_path(tree, row))
+    kinds = [kind for kind, _ in reasons(put(tree, PRE, "speculators").store).values()]
+    assert kinds == ["all-zero", "non-finite"]
+    assert [(f.kind, f.row) for f in survey(tree, depth="content")] == [
+        ("all-zero", 2), ("non-finite", 3),
+    ]  # fmt: skip
+    assert model.exists()
+
+
+def test_a_broken_file_is_known_by_the_conversation_that_names_it(
+    tmp_path: Path, model: Path
+) -> None:
+    tree = write_modelopt(tmp_path / "tree", SAMPLES)
+    (tree / "talk-5.pt").write_bytes(b"")
+    data = dataset(tree)
+    data.write_text(data.read_text().replace('"s', '"talk-'))
+    done = put(tree, form="modelopt", dataset=data)
+    assert reasons(done.store) == {"talk-5": ("empty", "talk-5.pt: 0 bytes")}
+    assert model.exists()
 
 
 def test_the_same_sample_twice_is_one_sample(tree: Path) -> None:
@@ -345,7 +401,7 @@ def test_a_file_that_cannot_be_read_stops_the_import_before_it_begins(tree: Path
     path.symlink_to(tree / "elsewhere")
     assert "data_1.ckpt (unreadable: " in refusal(tree, dataset=dataset(tree))
     done = put(tree, dataset=dataset(tree), choices=Choices(leave_out_broken=True))
-    assert reasons(done.store)["s1"][0] == "missing"
+    assert reasons(done.store)["s1"][0] == "unreadable"
 
 
 def test_a_place_that_no_store_can_have_is_refused_before_a_file_is_read(tree: Path) -> None:

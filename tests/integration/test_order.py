@@ -151,6 +151,27 @@ def test_a_loader_stopped_at_the_end_of_an_epoch_goes_on_with_the_next(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_samples_stopped_at_the_end_goes_on_with_the_next_epoch(
+    dataset: HiddenStateDataset, workers: int
+) -> None:
+    """Its last batch is not full, so that the sampler is at its end with it."""
+
+    def loader() -> Any:  # noqa: ANN401 - untyped
+        order = WindowShuffle(dataset, window=2, seed=5)
+        return StatefulDataLoader(
+            dataset, 5, sampler=order, num_workers=workers, collate_fn=pad_collate,
+            prefetch_factor=1 if workers else None,
+        )  # fmt: skip
+
+    stopped, resumed = loader(), loader()
+    first = list(keys_of(stopped))
+    resumed.load_state_dict(stopped.state_dict())
+    second = list(keys_of(resumed))
+    assert second == list(keys_of(stopped)) != first
+    assert list(keys_of(resumed)) == list(keys_of(stopped)) != second
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_loader_of_samples_gives_the_remaining_ones(
     dataset: HiddenStateDataset, workers: int
 ) -> None:

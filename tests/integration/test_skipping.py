@@ -4,7 +4,9 @@ import errno
 import logging
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,8 @@ from hsstore.model import keys
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing.stores import empty_store, fill, key_of
-from hsstore.training.collate import pad_collate
+from hsstore.training.buffered import BufferedPacked, BufferedPadded
+from hsstore.training.collate import pack_collate, pad_collate
 from hsstore.training.dataset import HiddenStateDataset
 from hsstore.training.stream import HiddenStateStream
 
@@ -105,6 +108,29 @@ def test_batches_become_smaller_and_workers_count_together(
     batches = [batch["id"] for batch in loader]
     assert batches == [[key_of(n) for n in (0, 1, 3)], [key_of(n) for n in (4, 6, 7)]]
     assert set(dataset.skipped) == {key_of(2), key_of(5)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["padded", "packed"])
+def test_batches_in_memory_that_is_used_again_become_smaller_likewise(
+    store: Store, kind: str, workers: int
+) -> None:
+    """The longest sample is among the damaged: the rest is padded to its own longest."""
+    damage(store, 3, 5)
+    dataset, indices = skipping(store), [[0, 3, 1], [5, 4, 2, 5]]
+    batches: Any = BufferedPadded(dataset, 48) if kind == "padded" else BufferedPacked(dataset, 48)
+    collate: Any = pad_collate if kind == "padded" else partial(pack_collate, max_tokens=48)
+    loader: DataLoader[Any] = DataLoader(
+        batches, batch_size=None, sampler=indices, num_workers=workers
+    )
+    for batch, rest in zip(loader, [[0, 1], [4, 2]], strict=True):
+        expected = collate([dataset[index] for index in rest])
+        assert batch["id"] == expected["id"]
+        tensors = batch.keys() - {"id"}
+        assert all(torch.equal(batch[name], expected[name]) for name in tensors)
+    assert set(dataset.skipped) == {key_of(3), key_of(5)}
+    with pytest.raises(SampleDamaged, match="none of the 2 samples"):
+        batches[[3, 5]]
 
 
 def test_the_bound_holds_for_all_workers_together(store: Store) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from hsstore.errors import MalformedInput, SnapshotChanged
@@ -18,6 +18,7 @@ from hsstore.storage.store import Store
 from hsstore.testing.stores import empty_store, fill, key_of, replace
 from hsstore.training.collate import pad_collate
 from hsstore.training.dataset import HiddenStateDataset
+from hsstore.training.order import WindowShuffle
 from hsstore.training.stream import HiddenStateStream, StatefulOrder
 from hsstore.views.where import Where
 
@@ -92,8 +93,53 @@ def test_its_length_is_known_where_that_of_the_order_is(dataset: HiddenStateData
 def test_ranks_that_do_not_exist_are_refused(
     dataset: HiddenStateDataset, rank: int, ranks: int
 ) -> None:
-    with pytest.raises(ValueError, match="rank is"):
+    with pytest.raises(ValueError, match=r"ranks? is"):
         HiddenStateStream(dataset, rank=rank, ranks=ranks)
+
+
+@pytest.mark.parametrize("value", ["2", 1.5, float("nan")])
+def test_a_number_of_ranks_that_is_none_is_refused(
+    dataset: HiddenStateDataset,
+    value: Any,  # noqa: ANN401 - anything
+) -> None:
+    with pytest.raises(ValueError, match=r"ranks is .*must be a whole number"):
+        HiddenStateStream(dataset, ranks=value)
+
+
+def test_an_order_of_one_rank_is_not_dealt_out_again(dataset: HiddenStateDataset) -> None:
+    ours = WindowShuffle(dataset, rank=1, world=2)
+    theirs: Any = DistributedSampler(dataset, 2, 1)
+    for order in (ours, theirs):
+        with pytest.raises(ValueError, match=r"one of 2 ranks' already.*ranks=1"):
+            HiddenStateStream(dataset, order, rank=1, ranks=2)
+    assert served(HiddenStateStream(dataset, ours)) == named(list(ours.turns(0)))
+
+
+def test_workers_that_stay_agree_on_the_epoch_when_one_is_left(dataset: HiddenStateDataset) -> None:
+    """One worker has read ahead to its end by then, and the other has not."""
+    for read in range(1, 7):
+        loader: DataLoader[Any] = DataLoader(
+            HiddenStateStream(dataset, WindowShuffle(dataset, window=1)), batch_size=2,
+            num_workers=2, persistent_workers=True, collate_fn=pad_collate,
+        )  # fmt: skip
+        for _ in itertools.islice(loader, read):
+            pass
+        assert sorted(key for batch in loader for key in batch["id"]) == sorted(named(ORDER))
+
+
+@pytest.mark.parametrize("state", [None, [], {}, {"rank": 0}])
+def test_what_is_no_state_is_refused(dataset: HiddenStateDataset, state: Any) -> None:  # noqa: ANN401
+    with pytest.raises(MalformedInput, match=r"not the state of a stream.*state_dict"):
+        HiddenStateStream(dataset).load_state_dict(state)
+
+
+def test_the_state_of_a_plain_order_is_no_place_in_one_with_a_state(
+    dataset: HiddenStateDataset,
+) -> None:
+    stream = HiddenStateStream(dataset, WindowShuffle(dataset))
+    stream.load_state_dict(HiddenStateStream(dataset, ORDER).state_dict())
+    with pytest.raises(MalformedInput, match="an order that has no state of its own"):
+        iter(stream)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3")  # more than there are cores

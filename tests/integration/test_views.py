@@ -4,6 +4,7 @@ import itertools
 import logging
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -308,10 +309,38 @@ def test_specforge_clears_the_last_position_that_is_served(store: Store) -> None
     assert item["target"].shape == (1, 4, 8)
 
 
-@pytest.mark.parametrize("options", [{"max_length": 0}, {"max_skipped": -1}])
-def test_numbers_out_of_range_are_refused(store: Store, options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least"):
-        HiddenStateDataset(store.root, **options)  # type: ignore[call-overload]
+@pytest.mark.parametrize("value", [-1, "3", 2.5, float("nan"), True])
+@pytest.mark.parametrize("name", ["max_length", "max_skipped"])
+def test_numbers_that_are_none_are_refused(store: Store, name: str, value: object) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=f"{name} is .*must be a whole number, at least"):
+        HiddenStateDataset(store.root, **options)
+
+
+@pytest.mark.parametrize("name", ["min_length", "max_length", "min_loss_tokens"])
+@pytest.mark.parametrize("value", [-1, "3", 2.5, float("nan")])
+def test_bounds_that_are_no_numbers_are_refused(name: str, value: object) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=f"{name} is .*must be a whole number, at least"):
+        Where(**options)
+
+
+@pytest.mark.parametrize("name", ["keys", "key_prefixes"])
+@pytest.mark.parametrize("value", [3, [3], ["a", 1], iter(["a"])])
+def test_keys_that_are_no_texts_are_refused(name: str, value: object) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=rf"^{name} (is|has)"):
+        Where(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"where": {"min_length": 3}}, {"layers": "final"}, {"layers": 3}, {"layers": [True]}],
+)
+def test_other_options_of_another_type_are_refused(store: Store, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name}"):
+        HiddenStateDataset(store.root, **options)
 
 
 # -- where --------------------------------------------------------------------------------------

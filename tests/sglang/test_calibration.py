@@ -21,7 +21,7 @@ from hsstore.storage.create import create
 from hsstore.storage.store import Store
 from hsstore.testing.sglang_prompt import Ask, PastedServer, Served, ask_by_json
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("calibration")]
 
 RELEASE = "0.5.23"
 LIMITS = {"float32": 1e-5, "bfloat16": 0.06}

@@ -18,7 +18,7 @@ from hsstore.testing.spool_probe import (
     worst_error,
 )
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("plugin")]
 
 LAYERS = (3, 1, "final", 2)
 BOUND = 16 << 20

@@ -17,7 +17,7 @@ from hsstore.testing.reference import Reference, cosines, relative_errors
 from hsstore.testing.sglang_server import SGLangServer
 from hsstore.training.dataset import HiddenStateDataset
 
-pytestmark = [pytest.mark.sglang, pytest.mark.model]
+pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("smollm2"), pytest.mark.model]
 
 LAYERS = (6, 15, 24, "final")
 SPOOLED = "6,15,24,final"

@@ -23,7 +23,7 @@ from hsstore.model.source import Extracted, Failed, HiddenStateSource, Request
 from hsstore.storage.model_files import read_model
 from hsstore.testing.sglang_server import SGLangServer, install_plugin
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("source")]
 
 RELEASE = "0.5.23"
 LENGTHS = (5, 900, 17, 300, 1, 64, 511, 8, 120, 33, 700, 2)

@@ -83,27 +83,24 @@ def test_a_killed_server_comes_back(
     verify(store)
 
 
-@pytest.mark.parametrize("transport", ["spool", "json"])
 def test_a_server_with_other_weights_in_its_place_is_refused(
-    transport: str, serve: Serve, make_store: Make, spool: Path, hsstore: Run, begin: Begin,
-    other_model: Path, reference: Reference,
+    serve: Serve, make_store: Make, spool: Path, hsstore: Run, begin: Begin, other_model: Path,
+    reference: Reference,
 ) -> None:  # fmt: skip
-    by_spool = transport == "spool"
-    flags, layers = ((), LAYERS) if by_spool else (JSON_FLAGS, None)
-    store = make_store(LAYERS if by_spool else "final")
-    server = serve(RELEASE, *flags, layers=layers)
-    options = ("--spool", spool) if by_spool else ()
-    process = begin("extract", store, "--server", server.url, *options, "--concurrency", "8")
+    store = make_store(LAYERS)
+    server = serve(RELEASE, layers=LAYERS)
+    command = ("extract", store, "--server", server.url, "--spool", spool, "--concurrency", "8")
+    process = begin(*command)
     under_way(process, store)
     server.kill()
-    serve(RELEASE, *flags, layers=layers, model=other_model, port=server.port)
+    serve(RELEASE, layers=LAYERS, model=other_model, port=server.port)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 8, said
     assert "Traceback" not in said
     nothing_wrong(store, reference, hsstore)
     # And whoever begins with the other one is refused before the first sample.
     before = journalled(store)
-    assert hsstore("extract", store, "--server", server.url, *options).returncode == 8
+    assert hsstore(*command).returncode == 8
     assert journalled(store) == before
 
 

@@ -39,7 +39,7 @@ def answer(call: Callable[[], Any], expected: Item | None = None) -> str:
     if expected is None:
         return "something"
     same = found.keys() == expected.keys() and all(
-        torch.equal(found[k], expected[k]) for k in found
+        found[k].dtype == expected[k].dtype and torch.equal(found[k], expected[k]) for k in found
     )
     return "same" if same else "other"
 

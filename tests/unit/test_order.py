@@ -1,6 +1,9 @@
 """The order of an epoch: who comes when, on which rank, and how it goes on after a stop."""
 
 import itertools
+import json
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -112,8 +115,23 @@ def test_a_store_without_samples_has_an_epoch_of_none() -> None:
 )
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     for kind in range(2):
-        with pytest.raises(ValueError, match=r"rank|window"):
+        with pytest.raises(ValueError, match=r"rank|window|seed|world"):
             samplers(Known(), **options)[kind]
+
+
+@pytest.mark.parametrize("value", ["3", 2.5, float("nan"), True, None])
+@pytest.mark.parametrize("name", ["rank", "world", "window", "seed", "max_tokens", "max_samples"])
+def test_options_that_are_no_whole_numbers_are_refused(name: str, value: object) -> None:
+    if (name, value) == ("max_samples", None):
+        return
+    options: dict[str, Any] = {"max_tokens": 64, name: value}
+    with pytest.raises(ValueError, match=f"{name} is .*must be a whole number, at least"):
+        TokenBatches(Known(), **options)
+
+
+def test_a_state_of_numpys_numbers_is_plain() -> None:
+    shuffle = WindowShuffle(Known(), seed=np.int64(3), window=np.int64(2))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(shuffle.state_dict())) == shuffle.state_dict()
 
 
 # -- going on -----------------------------------------------------------------------------------
@@ -142,13 +160,29 @@ def test_the_state_of_a_batch_can_be_counted_instead(kind: int) -> None:
 
 
 @KINDS
-def test_an_epoch_that_is_left_early_is_begun_anew(kind: int) -> None:
+@pytest.mark.parametrize("taken", [1, 2, None])
+def test_behind_an_epoch_that_is_left_the_next_one_comes_however_far_ahead_a_loader_was(
+    kind: int, taken: int | None
+) -> None:
     sampler = samplers(Known())[kind]
-    whole = list(sampler.turns(0))
+    second = list(sampler.turns(1))
+    list(itertools.islice(sampler, taken))
+    assert list(sampler) == second
     next(iter(sampler))
-    turns = iter(sampler)
-    assert sampler.state_dict()["position"] == 0
-    assert list(turns) == whole
+    sampler.set_epoch(1)
+    assert list(sampler) == second
+
+
+@KINDS
+@pytest.mark.parametrize("use", [len, lambda sampler: next(iter(sampler)), list])
+def test_a_used_sampler_pickles_for_a_spawned_worker(
+    kind: int, use: Callable[[EpochSampler[Any]], object]
+) -> None:
+    sampler = samplers(Known())[kind]
+    use(sampler)
+    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - our own bytes
+    expected = list(sampler.turns(copy.epoch))
+    assert list(copy) == expected
 
 
 @KINDS

@@ -14,13 +14,14 @@ from hsstore.errors import MalformedInput
 from hsstore.interop.survey import Survey, survey
 from hsstore.interop.surveying.expected import from_stats
 from hsstore.interop.surveying.finding import SurveyFinding
-from hsstore.interop.surveying.names import numbers_of, role_of
+from hsstore.interop.surveying.names import MOST_SAMPLES, numbers_of, role_of
 from hsstore.model.capacity import Workload, plan_capacity
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.tokenised import read_samples
 from hsstore.testing import loose_files
 from hsstore.testing.loose_files import HIDDEN, path_of, row_of, specforge_item
 from hsstore.testing.stores import filled_store
+from hsstore_cli.survey import MOST_SAMPLES as OFFERED
 
 SAMPLES = 12
 SUFFIX = ".ckpt"
@@ -62,6 +63,7 @@ def findings(run: Survey) -> dict[str, SurveyFinding]:
         ({"samples": 7, "num_samples": 8}, None, None),
         ({"samples": True, "total_samples": -1, "samples_total": "7"}, None, None),
         ({"rows_per_file": 5}, None, None),
+        ({"num_samples": 10**12}, None, None),
         ([7], None, None),
     ],
 )
@@ -106,6 +108,14 @@ def test_a_gap_shows_without_anybody_to_say(root: Path) -> None:
     of(root, 0).unlink()
     of(root, 11).unlink()  # which nobody can miss
     assert told(survey(root)) == [("missing", 0)]
+
+
+def test_a_number_that_no_tree_gets_to_is_none(root: Path) -> None:
+    assert OFFERED == MOST_SAMPLES
+    of(root, 11).rename(of(root, 11).with_name("data_999999999999.ckpt"))
+    run = survey(root)
+    assert told(run) == []
+    assert (run.summary.present, run.summary.missing) == (SAMPLES, 0)
 
 
 def test_names_that_are_no_numbers_show_no_gaps(tmp_path: Path) -> None:
@@ -218,6 +228,46 @@ def test_rows_that_are_equal_need_a_file_each(tmp_path: Path) -> None:
     assert told(survey(root, dataset=data)) == [("missing", 1)]
     loose_files.as_zip(specforge_item(0), of(root, 1))
     assert [f.kind for f in survey(root, dataset=data)] == []
+
+
+def test_of_rows_that_are_equal_each_has_the_file_of_its_number(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row_of(n)) + "\n" for n in (1, 2, 3, 3, 4, 5, 6)))
+    root = tmp_path / "tree"
+    for number, sample in ((0, 3), (1, 2), (2, 3), (4, 4), (5, 5), (6, 6), (9, 1)):
+        path = of(root, number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        loose_files.as_zip(specforge_item(sample), path)
+    # data_0, which comes first, is not taken for row 2.
+    misplaced = [("misplaced", "data_0.ckpt"), ("misplaced", "data_9.ckpt")]
+    assert sorted(told(survey(root, dataset=data)), key=str) == misplaced
+
+
+@pytest.mark.parametrize("alike", [1, 9])
+def test_padding_ends_where_one_row_does(root: Path, data: Path, alike: int) -> None:
+    """Also where the row itself ends with tokens like the padding behind it."""
+    row = row_of(3)
+    whole = {
+        "input_ids": row["input_ids"] + [0] * alike,
+        "loss_mask": row["loss_mask"] + [1] * alike,
+    }
+    lines = data.read_text().splitlines()
+    lines[3] = json.dumps(whole)
+    data.write_text("\n".join(lines) + "\n")
+    item = specforge_item(3)
+    for key, value in item.items():
+        shape = list(value.shape)
+        shape[value.ndim > 1] = alike + 20
+        filling = torch.full(shape, 0.5 if value.is_floating_point() else 0, dtype=value.dtype)
+        item[key] = torch.cat([value, filling], dim=int(value.ndim > 1))
+    loose_files.as_zip(item, of(root, 3))
+    found = findings(survey(root, dataset=data))
+    assert found["padded"].detail == "its tokens are those of row 3 and 20 of padding"
+    assert set(found) == {"padded"}
+    # With the shorter row there too, nobody can say which of the two it is.
+    data.write_text(data.read_text() + json.dumps(row) + "\n")
+    found = findings(survey(root, dataset=data))
+    assert set(found) == {"unmatched", "missing"}
 
 
 def test_a_dataset_is_of_no_use_for_files_without_tokens(tmp_path: Path, data: Path) -> None:

@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import orjson
 
-from hsstore.model.progress import Progress
-from hsstore.storage.digest_index import DIGEST_BYTES, DigestIndex
+from hsstore.interop.matching import Rows
+from hsstore.interop.surveying.names import MOST_SAMPLES
 from hsstore.storage.filesystem import LOCAL, Filesystem
-from hsstore.storage.token_file import token_digest
-from hsstore.storage.tokenised import read_samples
 
 STATS = "stats.json"
 STATS_BYTES = 16 << 20
@@ -54,6 +51,8 @@ def from_stats(path: Path, filesystem: Filesystem = LOCAL) -> Expectation:
     if samples is None:
         return Expectation(doubt=f"{path.name} {doubt}")
     name, count = samples
+    if count > MOST_SAMPLES:
+        return Expectation(doubt=f"{path.name} says {name}: {count}, more than a tree can have")
     return Expectation(count, tokens and tokens[1], f"{path.name} says {name}: {count}")
 
 
@@ -80,41 +79,7 @@ def _one(
     return saying[0], ""
 
 
-class ExpectedRows:
-    """The rows of a dataset by token digest: 24 bytes a row and its key, however long it is.
-
-    ``keys`` and ``lengths`` (int64 [rows], tokens) are in the dataset's order.
-    """
-
-    def __init__(self, path: Path, progress: Progress) -> None:
-        """Read the dataset. Raises MalformedInput as ``create`` does, naming file and line."""
-        self.path = path
-        self.keys: list[str] = []
-        lengths: list[int] = []
-        digests: list[bytes] = []
-        progress.note(f"reading {path}")
-        for sample in read_samples(path):
-            self.keys.append(sample.key)
-            lengths.append(len(sample.input_ids))
-            digests.append(token_digest(sample.input_ids))
-        self.lengths = np.array(lengths, np.int64)
-        self.digests = np.array(digests, f"S{DIGEST_BYTES}")
-        self._index = DigestIndex(self.digests)
-        self._by_key = {key: row for row, key in enumerate(self.keys)}
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def with_key(self, key: str) -> int | None:
-        """The row that has a key of its own; a number that stands for one is none."""
-        row = self._by_key.get(key)
-        return None if row is None or key == str(row) else row
-
-    def with_tokens(self, digest: bytes) -> list[int]:
-        """The rows whose token ids have a digest, in order."""
-        return self._index.find_all(digest)
-
-    def expectation(self) -> Expectation:
-        """How many samples and tokens the dataset has."""
-        rows, tokens = len(self), int(self.lengths.sum())
-        return Expectation(rows, tokens, f"{self.path} has {rows} rows of {tokens} tokens")
+def from_rows(path: Path, rows: Rows) -> Expectation:
+    """What the dataset at ``path`` says, whose rows these are."""
+    count, tokens = len(rows), int(rows.lengths.sum())
+    return Expectation(count, tokens, f"{path} has {count} rows of {tokens} tokens")

@@ -25,7 +25,6 @@ LAYOUTS = (
     Layout("eagle-v1", frozenset({"input_ids", "loss_mask", "hidden_state"})),
     Layout("specforge-dflash", frozenset({"input_ids", "loss_mask", "hidden_states"})),
 )
-IMPORTED = frozenset({"specforge", "speculators", "modelopt"})
 # Names beside the samples that give a format away which keeps many samples in a file.
 INDEXES = {"samples.idx": "deepspec"}
 

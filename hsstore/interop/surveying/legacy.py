@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hsstore.interop.foreign import Broken, TensorHeader
-from hsstore.interop.torch_file import NUMPY, strided
-from hsstore.interop.torch_pickle import PICKLE_BYTES, NotPlain, TensorRef, described
+from hsstore.interop.torch_file import NUMPY, strided, tensors_of
+from hsstore.interop.torch_pickle import PICKLE_BYTES, NotPlain, described
 
 # The pickle of 0x1950a86a20f9469cfc6c, behind any protocol.
 MAGIC = b"\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -50,7 +50,9 @@ class LegacyTorchFile:
         except (ValueError, EOFError):
             kind = "truncated" if whole else "pickle"
             raise Broken(kind, f"its description does not end within {len(head)} bytes") from None
-        self._refs = _tensors(saved, system)
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise Broken("dtype", "its bytes are not little-endian")
+        self._refs = tensors_of(saved)
         self._begins = self._walk(keys, sum(map(len, _pickles(head))), size)
 
     @property
@@ -108,11 +110,3 @@ def _pickles(head: bytes) -> Iterator[bytes]:
         for _ in pickletools.genops(stream):
             pass
         yield head[begin : stream.tell()]
-
-
-def _tensors(saved: object, system: object) -> dict[str, TensorRef]:
-    if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
-        raise Broken("keys", "what was saved is not a dict of names")
-    if not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise Broken("dtype", "its bytes are not little-endian")
-    return {name: value for name, value in saved.items() if isinstance(value, TensorRef)}

@@ -8,47 +8,57 @@ from typing import BinaryIO, Literal
 
 import xxhash
 
+from hsstore.interop.contents import WILD_FROM, state_faults
 from hsstore.interop.file_bytes import opened_bytes
-from hsstore.interop.foreign import Broken, Container, Fault, ForeignFile
+from hsstore.interop.foreign import Broken, Container, Fault, ForeignFile, Tokens
+from hsstore.interop.matching import Held, Rows, held_in
 from hsstore.interop.safetensors_file import SafetensorsFile
-from hsstore.interop.surveying.contents import state_faults
 from hsstore.interop.surveying.finding import Depth
-from hsstore.interop.surveying.held import bare_tokens, token_digests, tokens_in
+from hsstore.interop.surveying.held import tokens_in
 from hsstore.interop.surveying.legacy import LegacyTorchFile, is_legacy
-from hsstore.interop.surveying.schema import Arrays, is_states
-from hsstore.interop.torch_file import TorchFile
+from hsstore.interop.surveying.schema import SCALES, Arrays, is_states
+from hsstore.interop.tokens import bare_tokens
+from hsstore.interop.torch_file import ZIP_START, TorchFile
 from hsstore.storage.filesystem import LOCAL, Filesystem
 
 Proof = Literal["checksum", "none", "unread"]
-
-ZIP, ZIP_END, ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a file is, as far as somebody looked.
 
-    ``arrays`` and ``tokens`` are None where the container does not tell. ``digests`` are candidates
-    for its token digest, each with how many tokens it is over: all of them first, then without what
-    may be padding. ``content`` is a digest over all states, where they were read. ``proof`` says
-    what vouches for the bytes: a checksum in the container, nothing, or nobody looked.
+    ``arrays`` and ``held``, its tokens, are None where the container does not tell. ``content`` is
+    a digest over all states, where they were read. ``proof`` says what vouches for the bytes: a
+    checksum in the container, nothing, or nobody looked.
     """
 
     faults: tuple[Fault, ...] = ()
     arrays: Arrays | None = None
-    tokens: int | None = None
-    digests: tuple[tuple[int, bytes], ...] = ()
+    held: Held | None = None
     content: bytes | None = None
     proof: Proof = "unread"
 
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens it holds, padding among them."""
+        return None if self.held is None else self.held.tokens
 
-def look_at(root: Path, name: str, depth: Depth, filesystem: Filesystem = LOCAL) -> Look:
+
+def look_at(
+    root: Path,
+    name: str,
+    depth: Depth,
+    filesystem: Filesystem = LOCAL,
+    rows: Rows | None = None,
+) -> Look:
     """Look at the file of that name below ``root``; nothing is raised, and nothing of it is run.
 
     ``quick`` reads headers and token ids (of a ``.gz``, which must be expanded for them, all),
     ``checksums`` all that a checksum vouches for, ``content`` also every value of the states.
+    ``rows`` tell where padding begins.
     """
-    looking = _Looking()
+    looking = _Looking(rows)
     try:
         with opened_container(ForeignFile(root, name, None), filesystem) as container:
             looking.see(container, depth, compressed=name.endswith(".gz"))
@@ -68,14 +78,12 @@ def opened_container(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Itera
 
 
 def _container(stream: BinaryIO, *, safetensors: bool) -> Container:
-    start = stream.read(len(ZIP))
+    start = stream.read(len(ZIP_START))
     stream.seek(0)
     if safetensors:
         return SafetensorsFile(stream)
-    if start == ZIP:
-        opened = TorchFile(stream)
-        _refuse_extended(stream)
-        return opened
+    if start == ZIP_START:
+        return TorchFile(stream)
     if is_legacy(stream):
         return LegacyTorchFile(stream)
     stream.seek(0)
@@ -84,18 +92,11 @@ def _container(stream: BinaryIO, *, safetensors: bool) -> Container:
     raise Broken("no-container", "neither a zip of torch.save nor its older form")
 
 
-def _refuse_extended(stream: BinaryIO) -> None:
-    """Readers of zips skip what follows behind the end; torch.save puts nothing there."""
-    stream.seek(-ZIP_END_BYTES, 2)
-    end = stream.read(ZIP_END_BYTES)
-    if not end.startswith(ZIP_END) or end[-2:] != b"\0\0":
-        raise Broken("no-container", "bytes follow behind the end of the zip")
-
-
 class _Looking:
     """What was seen so far, also where the next step finds the file broken."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows | None) -> None:
+        self._rows = rows
         self.faults: list[Fault] = []
         self._seen: dict[str, object] = {}
 
@@ -107,9 +108,10 @@ class _Looking:
         self._seen["arrays"] = arrays
         ids = tokens_in(container)
         if ids is not None:
-            self._seen |= {"tokens": len(ids), "digests": token_digests(ids)}
+            tokens = Tokens(ids, None)
+            self._seen["held"] = held_in(tokens, self._rows)
             if depth == "content":
-                self._see_states(container, len(ids), bare_tokens(ids))
+                self._see_states(container, len(ids), bare_tokens(tokens))
         if depth != "quick":
             container.prove()
         if not container.verifiable and not compressed:
@@ -129,6 +131,16 @@ class _Looking:
             digest.update(key.encode())
             digest.update(values.data)
             if hidden and values.size and values.size % (tokens * hidden) == 0:
-                layers = values.reshape(tokens, -1, hidden)[:bare]
-                self.faults += state_faults(key, header.dtype, layers)
+                layers = values.reshape(tokens, -1, hidden)
+                self.faults += state_faults(key, header.dtype, layers, bare)
+            self._see_scales(container, key + SCALES, tokens, bare)
         self._seen["content"] = digest.digest()
+
+    def _see_scales(self, container: Container, key: str, tokens: int, bare: int) -> None:
+        """Look at what the states of one key are multiplied by, if anything."""
+        header = container.tensors.get(key)
+        if header is None or header.dtype not in WILD_FROM:
+            return
+        scales = container.array(key)
+        if scales.size == tokens:
+            self.faults += state_faults(key, header.dtype, scales.reshape(tokens, 1, 1), bare)

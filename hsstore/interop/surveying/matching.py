@@ -1,9 +1,9 @@
 """Files against what should be there: the rows of a dataset, or numbers without a gap."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hsstore.interop.surveying.expected import ExpectedRows
+from hsstore.interop.matching import UNMATCHED, Match, Rows, match
 from hsstore.interop.surveying.finding import SurveyFinding
 from hsstore.interop.surveying.redo import Lost
 from hsstore.interop.surveying.samples import Sample, Seen
@@ -22,27 +22,22 @@ class Matched:
     findings: list[SurveyFinding] = field(default_factory=list)
 
 
-def by_rows(samples: Sequence[Sample], rows: ExpectedRows) -> Matched:
-    """Match by token digest: however files are called, each row has a sound file or is lost."""
-    matched = Matched(missing=0)
-    taken: dict[int, Seen] = {}
-    # Sound ones first: a broken copy takes no row from them.
-    for sound in (True, False):
-        for sample in samples:
-            for file in sample.files:
-                if file.sound is sound:
-                    _match(file, sample, rows, taken, matched)
-    trusted = _names_are_rows(taken)
-    matched.findings += _misplaced(taken, trusted=trusted)
-    broken = {row: file for row, file in taken.items() if not file.sound}
-    broken |= _by_name(samples, taken, rows, trusted=trusted)
-    lost = [row for row in range(len(rows)) if row in broken or row not in taken]
-    for row in lost:
-        matched.lost.append(_lost(row, broken.get(row)))
-    nowhere = [row for row in lost if row not in broken]
-    matched.missing = len(nowhere)
-    matched.findings += missing_rows(nowhere, "no file holds these rows of the dataset: {}")
-    return matched
+def by_rows(samples: Sequence[Sample], rows: Rows) -> Matched:
+    """Match by tokens: however files are called, each row has a sound file or is lost."""
+    found = match([file for sample in samples for file in sample.files], rows)
+    lost = [row for row in range(len(rows)) if row not in found.files]
+    nowhere = [row for row in lost if row not in found.broken]
+    return Matched(
+        [_lost(row, found.broken.get(row)) for row in lost],
+        len(nowhere),
+        [
+            *(_of(file, "unmatched", UNMATCHED) for file in found.unmatched),
+            *_surplus(found),
+            *_padded(found),
+            *_misplaced(found),
+            *missing_rows(nowhere, "no file holds these rows of the dataset: {}"),
+        ],
+    )
 
 
 def _lost(row: int, file: Seen | None) -> Lost:
@@ -51,69 +46,32 @@ def _lost(row: int, file: Seen | None) -> Lost:
     return Lost(row, file.entry.path, file.look.faults[0].kind)
 
 
-def _match(
-    file: Seen, sample: Sample, rows: ExpectedRows, taken: dict[int, Seen], matched: Matched
-) -> None:
-    """Give a file the row whose tokens it holds: the one of its name, else the first free one."""
-    for length, digest in file.look.digests:
-        found = [row for row in rows.with_tokens(digest) if rows.lengths[row] == length]
-        if not found:
-            continue
-        free = [row for row in found if row not in taken]
-        if not free:
-            other = taken[found[0]]
-            # Files of one name were told of before.
-            if file.sound and other not in sample.files:
-                detail = f"it holds the tokens of {other.entry.path}"
-                matched.findings.append(_of(file, "duplicate", detail))
-            return
-        file.row = file.number if file.number in free else free[0]
-        taken[file.row] = file
-        if file.look.tokens is not None and length < file.look.tokens:
-            more = file.look.tokens - length
-            detail = f"its tokens are those of row {file.row} and {more} of padding"
-            matched.findings.append(_of(file, "padded", detail))
+def _surplus(found: Match[Seen]) -> Iterator[SurveyFinding]:
+    """The files of tokens that all rows with them have; those of one name were told of before."""
+    for rows, files in found.surplus:
+        other = found.files[rows[0]]
+        for file in files:
+            if file.claim != other.claim:
+                yield _of(file, "duplicate", f"it holds the tokens of {other.entry.path}")
+
+
+def _padded(found: Match[Seen]) -> Iterator[SurveyFinding]:
+    for row, file in found.padded.items():
+        padding = file.held.padding if file.held else 0
+        yield _of(file, "padded", f"its tokens are those of row {row} and {padding} of padding")
+
+
+def _misplaced(found: Match[Seen]) -> Iterator[SurveyFinding]:
+    if not found.numbered:
         return
-    if file.sound and file.look.digests:
-        detail = f"its tokens are those of no row of {rows.path.name}"
-        matched.findings.append(_of(file, "unmatched", detail))
-
-
-def _of(file: Seen, kind: str, detail: str) -> SurveyFinding:
-    return SurveyFinding(kind, detail, file.entry.path, file.number)
-
-
-def _names_are_rows(taken: dict[int, Seen]) -> bool:
-    """Whether most files that have a number and a row have the same one."""
-    told = [(file.number, row) for row, file in taken.items() if file.number is not None]
-    return 2 * sum(number == row for number, row in told) > len(told)
-
-
-def _misplaced(taken: dict[int, Seen], *, trusted: bool) -> Iterator[SurveyFinding]:
-    if not trusted:
-        return
-    for row, file in taken.items():
+    for row, file in found.files.items():
         if file.number is not None and file.number != row:
             detail = f"its tokens are those of row {row}, its name says {file.number}"
             yield _of(file, "misplaced", detail)
 
 
-def _by_name(
-    samples: Iterable[Sample], taken: dict[int, Seen], rows: ExpectedRows, *, trusted: bool
-) -> dict[int, Seen]:
-    """Broken files that tell no tokens, by the key or the number of their name.
-
-    Only of rows that no file holds, and by number only where numbers are ``trusted``.
-    """
-    found: dict[int, Seen] = {}
-    for sample in samples:
-        if sample.sound:
-            continue
-        row = rows.with_key(sample.files[0].name)
-        row = sample.number if row is None and trusted else row
-        if row is not None and row < len(rows) and row not in taken:
-            found[row] = sample.files[0]
-    return found
+def _of(file: Seen, kind: str, detail: str) -> SurveyFinding:
+    return SurveyFinding(kind, detail, file.entry.path, file.number)
 
 
 def by_numbers(samples: Sequence[Sample], expected: int | None, *, from_zero: bool) -> Matched:

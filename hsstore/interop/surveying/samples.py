@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from hsstore.interop.matching import Held
 from hsstore.interop.surveying.finding import SurveyFinding
 from hsstore.interop.surveying.look import Look
 from hsstore.interop.surveying.names import numbers_of, stem_of, suffix_of
@@ -20,15 +21,11 @@ ROW_SERIES = ("data_", "hs_")
 
 @dataclass(slots=True)
 class Seen:
-    """A sample file: its entry, the row number of its name (None: it tells none), and the look.
-
-    ``row`` is the row of the dataset whose tokens it holds, where there is a dataset.
-    """
+    """A sample file: its entry, the row number of its name (None: it tells none), and the look."""
 
     entry: Entry
     number: int | None = None
     look: Look = field(default_factory=Look)
-    row: int | None = None
 
     @property
     def sound(self) -> bool:
@@ -44,6 +41,21 @@ class Seen:
     def stem(self) -> str:
         """Its path without the suffix: what tells samples apart where no name has a number."""
         return f"{self.entry.folder}/{self.name}"
+
+    @property
+    def claim(self) -> str | int:
+        """The sample that it is by its name."""
+        return self.stem if self.number is None else self.number
+
+    @property
+    def held(self) -> Held | None:
+        """The tokens in it, None where it tells none."""
+        return self.look.held
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that its sample may have."""
+        return self.entry.path, self.name
 
 
 @dataclass(slots=True)
@@ -100,7 +112,7 @@ def samples_of(files: Sequence[Seen]) -> list[Sample]:
     """The samples of a tree: files of one row number, or of one path but for the suffix."""
     grouped: dict[str | int, list[Seen]] = defaultdict(list)
     for file in files:
-        grouped[file.stem if file.number is None else file.number].append(file)
+        grouped[file.claim].append(file)
     return [Sample(group) for group in grouped.values()]
 
 
@@ -117,9 +129,9 @@ def duplicates_by_tokens(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
     """Sound files that hold the tokens of another sample's file: maybe the same one twice."""
     first: dict[bytes, Seen] = {}
     for file in sound_files(samples):
-        if not file.look.digests:
+        if file.held is None:
             continue
-        other = first.setdefault(file.look.digests[0][1], file)
+        other = first.setdefault(file.held.digest, file)
         if other is not file:
             detail = f"it holds the tokens of {other.entry.path}"
             yield SurveyFinding("duplicate", detail, file.entry.path, file.number)
@@ -129,10 +141,10 @@ def duplicates_by_states(samples: Sequence[Sample]) -> Iterator[SurveyFinding]:
     """Files that hold the states of another sample's file, and other tokens."""
     first: dict[bytes, Seen] = {}
     for file in sound_files(samples):
-        if file.look.content is None or not file.look.digests:
+        if file.look.content is None or file.held is None:
             continue
         other = first.setdefault(file.look.content, file)
-        if other.look.digests[0] != file.look.digests[0]:
+        if other.held != file.held:
             detail = f"it holds the states of {other.entry.path}, and other tokens"
             yield SurveyFinding("same-states", detail, file.entry.path, file.number)
 

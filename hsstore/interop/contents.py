@@ -25,11 +25,13 @@ STRETCH_BYTES = 2048
 PIECE_BYTES = 1 << 19
 
 
-def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
-    """What is wrong with the states of one key, C-contiguous [tokens, layers, hidden].
+def state_faults(key: str, dtype: str, states: NDArray[Any], tokens: int) -> Iterator[Fault]:
+    """What is wrong with the states of one key, C-contiguous [rows, layers, hidden].
 
     bfloat16 comes as its uint16 bits, float8 as uint8. No model computes a layer, a row or a
-    stretch of zeros: they are pages that were never written, or states never computed.
+    stretch of zeros: they are pages that were never written, or states never computed. Behind the
+    ``tokens`` of a padded sample zeros are no fault; infinities and NaN are one anywhere, for
+    trainers read the padding too.
     """
     highest, stretches = _highest(states)
     wild = np.argwhere(highest >= WILD_FROM[dtype])
@@ -37,6 +39,11 @@ def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
         row, layer = wild[0]
         where = f"{len(np.unique(wild[:, 0]))} rows of {key}, the first is {row}, layer {layer}"
         yield Fault("non-finite", where)
+    if dtype.startswith("float8"):
+        # One scale for all layers of a token leaves zeros of a layer that is much smaller.
+        stretches = stretches[:0]
+    row_bytes = states.nbytes // len(states)
+    highest, stretches = highest[:tokens], stretches[: tokens * row_bytes // STRETCH_BYTES]
     layers, rows = (np.flatnonzero(~highest.any(axis=axis)) for axis in (0, 1))
     if len(layers) == highest.shape[1]:
         yield Fault("all-zero", f"all of {key}")
@@ -46,7 +53,7 @@ def state_faults(key: str, dtype: str, states: NDArray[Any]) -> Iterator[Fault]:
         yield Fault("all-zero", f"{len(rows)} rows of {key}, the first is {rows[0]}")
     elif not stretches.all():
         gone = np.flatnonzero(stretches == 0)
-        row = int(gone[0]) * STRETCH_BYTES // (states.nbytes // len(states))
+        row = int(gone[0]) * STRETCH_BYTES // row_bytes
         detail = f"{len(gone)} stretches of {STRETCH_BYTES} bytes of {key}, the first in row {row}"
         yield Fault("all-zero", detail)
 
