@@ -15,6 +15,9 @@ from hsstore_cli.survey_page import Page
 if TYPE_CHECKING:
     from hsstore.interop.surveying.finding import Depth, SurveySummary
 
+# That of hsstore.interop.surveying.names, which the help must not import; a test compares them.
+MOST_SAMPLES = 10_000_000
+
 
 @click.command(
     cls=Command,
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--samples",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MOST_SAMPLES),
     help="How many samples should be there.  [default: what a stats.json in DIR says]",
 )
 @click.option(

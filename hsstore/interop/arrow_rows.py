@@ -118,7 +118,7 @@ def _arrow_files(root: Path, filesystem: Filesystem) -> list[str]:
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise MalformedInput(f"it names no Arrow files ({error})", place=str(path)) from None
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or "\0" in name:
             raise MalformedInput(f"it names {name!r:.120}, no file beside it", place=str(path))
     return names
 

@@ -23,6 +23,7 @@ from hsstore.training.dataset import Absent, HiddenStateDataset
 from hsstore.views.eagle3 import DraftLayers
 
 DOCUMENT = "hsstore-export.json"
+ANOTHER_PATH = "choose another path"
 # Names and headers of a file, and the rest of its last block.
 BESIDE_FILE_BYTES = 1 << 13
 BYTES_A_TOKEN = 2 * 8  # ids and mask, or ids in a file and in the dataset
@@ -72,7 +73,7 @@ def export_tree(  # noqa: PLR0913 - keyword-only, as for copy_store
     tree.begin()
     chosen = tree.layers(opened.identity.capture.layers, layers, place=str(store))
     dataset = HiddenStateDataset(store, absent=absent, verify="always")
-    target = _free(Path(destination), filesystem)
+    target = _free(Path(destination), Path(store), filesystem)
     with _building(target, _document(form, opened, chosen, dataset), filesystem) as root:
         writing = _Writing(tree, chosen, dataset, root, filesystem)
         Room(root, min_free_bytes).require(writing.needed_bytes(), "the tree")
@@ -135,9 +136,16 @@ class _Writing:
         self.bytes_written += memoryview(content).nbytes
 
 
-def _free(destination: Path, filesystem: Filesystem) -> Path:
+def _free(destination: Path, store: Path, filesystem: Filesystem) -> Path:
     """The absolute path of a tree to be; MalformedInput where none can be made."""
-    target = destination.resolve()
+    try:
+        target = destination.resolve()
+    except RuntimeError as error:  # a loop of symbolic links, before Python 3.13
+        raise MalformedInput(str(error), place=str(destination), remedy=ANOTHER_PATH) from None
+    if target.is_relative_to(store.resolve()):
+        raise MalformedInput(
+            "the tree would be inside the store", place=str(target), remedy=ANOTHER_PATH
+        )
     if not target.parent.is_dir():
         raise MalformedInput(
             "there is no such folder to make a tree in",

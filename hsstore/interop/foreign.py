@@ -215,15 +215,18 @@ class Format(Protocol):
 def found_files(root: Path, pattern: re.Pattern[str]) -> list[ForeignFile]:
     """The files below ``root`` whose names match wholly, in natural order.
 
-    A group called ``row`` holds the number. Symbolic links to folders are not entered. Raises
+    A group called ``row`` holds the number. Symbolic links to folders are not entered; each is
+    among the files, as one that cannot be read, for nobody knows what samples it leads to. Raises
     OSError where a folder cannot be listed.
     """
     found = []
-    for name in _names(root, ""):
+    for name, leads_away in _names(root):
         match = pattern.fullmatch(name.rpartition("/")[2])
         if match:
             told = match.groupdict().get("row")
             found.append(ForeignFile(root, name, None if told is None else int(told)))
+        elif leads_away:
+            found.append(ForeignFile(root, name, None))
     return sorted(found, key=lambda file: natural(file.name))
 
 
@@ -242,14 +245,17 @@ def gaps(files: Iterable[ForeignFile]) -> list[range]:
     return [range(before + 1, after) for before, after in pairs if after > before + 1]
 
 
-def _names(folder: Path, prefix: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        listed = sorted(entries, key=lambda entry: entry.name)
-    for entry in listed:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _names(folder / entry.name, f"{prefix}{entry.name}/")
-        else:
-            yield prefix + entry.name
+def _names(root: Path) -> Iterator[tuple[str, bool]]:
+    """Every file below a folder, and whether it is a link to a folder."""
+    folders = [""]
+    while folders:
+        prefix = folders.pop()
+        with os.scandir(root / prefix) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{prefix}{entry.name}/")
+                else:
+                    yield prefix + entry.name, entry.is_symlink() and entry.is_dir()
 
 
 def is_plain(mode: int) -> bool:

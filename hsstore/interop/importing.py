@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from hsstore.errors import MalformedInput
+from hsstore.errors import MalformedInput, StoreExists
 from hsstore.extraction.account import ExtractionSummary
 from hsstore.extraction.extractor import already_filled, extract
 from hsstore.extraction.room import SpacePolicy
@@ -23,6 +23,7 @@ from hsstore.model import keys
 from hsstore.model.capture import parse_layers
 from hsstore.model.progress import Progress, Silent
 from hsstore.model.source import Failed
+from hsstore.storage.building import free_target
 from hsstore.storage.create import create
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.model_files import read_model
@@ -102,7 +103,7 @@ def import_tree(  # noqa: PLR0913 - what a store is made of, and of what
     place = Path(model)
     tree = Tree(format_named(name), Path(root), read_model(place), place, told)
     samples = None if dataset is None else JsonLines(Path(dataset))
-    store = _existing(Path(path), filesystem)
+    store = _existing(Path(path), tree.root, filesystem)
     plan = plan_import(tree, samples, store, choices or Choices(), progress, stop)
     for line in plan.notes():
         progress.note(line)
@@ -117,11 +118,21 @@ def import_tree(  # noqa: PLR0913 - what a store is made of, and of what
     return _told(store, plan, extraction)
 
 
-def _existing(path: Path, filesystem: Filesystem) -> Store | None:
-    """The store that is there already; of anything else at its place, ``create`` speaks."""
-    if not filesystem.exists(path / keys.IDENTITY):
-        return None
-    return Store.open(path, filesystem=filesystem)
+def _existing(path: Path, tree: Path, filesystem: Filesystem) -> Store | None:
+    """The store that is there already; None where one can be made.
+
+    Where none can be, that is said before hours of looking at files. Raises StoreExists,
+    StorageFailed, and MalformedInput for a place within the tree.
+    """
+    if filesystem.exists(path / keys.IDENTITY):
+        return Store.open(path, filesystem=filesystem)
+    if free_target(path, filesystem).is_relative_to(tree.resolve()):
+        raise MalformedInput(
+            "the store would be inside the tree that is only read",
+            place=str(path),
+            remedy="choose a place outside of it",
+        )
+    return None
 
 
 def _created(
@@ -132,20 +143,27 @@ def _created(
     progress: Progress,
     filesystem: Filesystem,
 ) -> Store:
-    return create(
-        path,
-        plan.samples,
-        tree.model_place,
-        plan.capture.layers,
-        plan.capture.dtype,
-        codec=layout.codec,
-        revision=layout.revision,
-        chunk_rows=layout.chunk_rows,
-        shard_rows=layout.shard_rows,
-        layer_convention=tree.told.layer_convention,
-        progress=progress,
-        filesystem=filesystem,
-    )
+    try:
+        return create(
+            path,
+            plan.samples,
+            tree.model_place,
+            plan.capture.layers,
+            plan.capture.dtype,
+            codec=layout.codec,
+            revision=layout.revision,
+            chunk_rows=layout.chunk_rows,
+            shard_rows=layout.shard_rows,
+            layer_convention=tree.told.layer_convention,
+            progress=progress,
+            filesystem=filesystem,
+        )
+    except StoreExists as error:
+        raise StoreExists(
+            "something was put there while the tree was looked at",
+            place=str(path),
+            remedy="if it is another import of this tree, run the same command again",
+        ) from error
 
 
 def _refuse_other_store(store: Store, tree: Tree, plan: TreePlan) -> None:

@@ -12,7 +12,7 @@ from hsstore.interop.layout import Arrangement, TensorFormat, Tensors, demanded
 from hsstore.interop.torch_file import open_torch
 
 NAME = "modelopt"
-FILES = re.compile(r"[^.].*\.pt")
+FILES = re.compile(r"[^.].*\.pt", re.DOTALL)
 AUX, LAST = "aux_hidden_states", "hidden_states"
 
 

@@ -21,35 +21,39 @@ from hsstore.storage.model_files import weight_files
 FINAL_NORM = re.compile(r"(?:[a-z_]+\.)*(?:norm|final_layernorm|ln_f)\.(?P<kind>weight|bias)")
 TOLERANCE = 0.02
 SMALLEST_WEIGHT = 1e-6
-# Their norms multiply by 1 + w.
-ONE_PLUS = ("gemma",)
 
 
-def after_norm(states: NDArray[Any], weight: NDArray[np.float32]) -> bool:
+def after_norm(states: NDArray[Any], weight: NDArray[np.float32]) -> bool | None:
     """Whether every row of states [n, hidden] is what an RMSNorm with this weight [hidden] gives.
 
-    bfloat16 comes as its uint16 bits.
+    bfloat16 comes as its uint16 bits. Norms of some models (Gemma, Qwen3-Next) multiply by one
+    more than their weight, so either may have been done; None where nothing fits, and one of them
+    cannot be tried because it is zero somewhere.
     """
-    rows = as_float32(states).astype(np.float64) / weight
+    rows = as_float32(states).astype(np.float64)
+    scales = [s for s in (weight, 1 + weight) if np.abs(s).min() > SMALLEST_WEIGHT]
+    if any(_are_even(rows / scale) for scale in scales):
+        return True
+    return False if len(scales) == 2 else None  # noqa: PLR2004 - both were tried
+
+
+def _are_even(rows: NDArray[np.float64]) -> bool:
     rms = np.sqrt(np.mean(rows * rows, axis=1))
     return bool((np.abs(rms - 1) <= TOLERANCE).all())
 
 
 def norm_weight(path: Path, model: ModelIdentity) -> NDArray[np.float32] | None:
-    """What a model's final norm multiplies by [hidden]; None where that cannot be told.
+    """The weight of a model's final norm [hidden]; None where that cannot be told.
 
-    Nothing is told of a bare config.json, a GGUF file, several modules that could be it, a norm
-    with a bias (no RMSNorm), or a weight with zeros. Raises OSError.
+    Nothing is told of a bare config.json, a GGUF file, several modules that could be it, or a norm
+    with a bias (no RMSNorm). Raises OSError.
     """
     if not path.is_dir():
         return None
     found = [tensor for file in weight_files(path) for tensor in _norms(file)]
     if [kind for kind, _ in found] != ["weight"] or found[0][1].shape != (model.hidden_size,):
         return None
-    weight = as_float32(found[0][1])
-    if model.model_type.startswith(ONE_PLUS):
-        weight = weight + 1
-    return weight if np.abs(weight).min() > SMALLEST_WEIGHT else None
+    return as_float32(found[0][1])
 
 
 def _norms(weights: Path) -> list[tuple[str, NDArray[Any]]]:

@@ -21,6 +21,8 @@ from hsstore.storage.filesystem import LOCAL, Filesystem
 
 HEADER_BYTES = 100_000_000
 LENGTH_BYTES = 8
+DIMENSIONS = 16
+VALUES = 2**60
 DTYPES = {
     "F64": ("float64", "<f8"),
     "F32": ("float32", "<f4"),
@@ -120,7 +122,9 @@ def _extent(name: str, told: object) -> _Extent:
     if dtype not in DTYPES:
         raise Broken("dtype", f"{name!r:.120} is of dtype {dtype!r:.40}")
     known, code = DTYPES[dtype]
-    if not all(type(size) is int and 0 <= size < 2**62 for size in shape):
+    sized = all(type(size) is int and size >= 0 for size in shape)
+    # No array has more values than these, counted without the sizes that are 0.
+    if not sized or len(shape) > DIMENSIONS or math.prod(filter(None, shape)) >= VALUES:
         raise Broken("no-container", f"{name!r:.120} has a shape that is none")
     if end - begin != math.prod(shape) * np.dtype(code).itemsize:
         raise Broken(

@@ -52,7 +52,8 @@ class Speculators(TensorFormat):
         rows = self.rows(root)
         if rows is None:
             return None
-        folders = {file.name.rpartition("/")[0] for file in self.files(root)} or {FOLDER}
+        samples = (file for file in self.files(root) if file.row is not None)
+        folders = {file.name.rpartition("/")[0] for file in samples} or {FOLDER}
         if len(folders) > 1:
             raise MalformedInput(
                 f"its states lie in {len(folders)} folders: {', '.join(sorted(folders)):.200}",

@@ -6,6 +6,7 @@ or any other name than those listed here, would do is not found out. It is narro
 storages. The instructions are those of Python's ``pickletools``.
 """
 
+import math
 import pickletools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 PICKLE_BYTES = 4 << 20
 DIMENSIONS = 16
+VALUES = 2**60
+# Of a storage as torch.save tells it; the older form has one more.
+STORAGE_PARTS = 5
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -28,7 +32,8 @@ STORAGES = {
     "BoolStorage": "bool",
     "UntypedStorage": "untyped",
 }
-LATER_DTYPES = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64")
+# Dtypes that have no storage of their own, and the bytes of a value: their storages hold bytes.
+LATER_DTYPES = {"float8_e4m3fn": 1, "float8_e5m2": 1, "uint16": 2, "uint32": 4, "uint64": 8}
 PUSHES = frozenset({
     "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES",
@@ -173,11 +178,11 @@ def _storage(told: Any) -> StorageRef:  # noqa: ANN401 - whatever the file says
 
     The older form has a sixth member, which is None but for views of other storages.
     """
-    kind, holder, key, _, values, *view = told
-    if any(part is not None for part in view):
+    kind, holder, key, _, values, view = told if len(told) > STORAGE_PARTS else (*told, None)
+    if view is not None:
         raise NotPlain("a storage that is a part of another one")
     if kind != "storage" or not isinstance(holder, _Name) or holder.name not in STORAGES:
-        raise NotPlain(f"a reference to {holder!s:.80}")
+        raise NotPlain(f"a reference to {_said(holder)}")
     return StorageRef(_text(key), STORAGES[holder.name], _count(values))
 
 
@@ -189,31 +194,55 @@ def _rebuilt(name: object, arguments: Any) -> Any:  # noqa: ANN401 - as above
         case ("collections", "OrderedDict"):
             return {}
         case ("torch._utils", "_rebuild_tensor_v2"):
-            storage, offset, shape, stride, _, _ = arguments[:6]
-            return _tensor(storage, storage.dtype, offset, shape, stride)
+            return _tensor(arguments[:4], None, arguments[6:])
         case ("torch._utils", "_rebuild_tensor_v3"):
-            storage, offset, shape, stride, _, _, dtype = arguments[:7]
-            return _tensor(storage, _later(dtype), offset, shape, stride)
+            return _tensor(arguments[:4], _later(arguments[6]), arguments[7:])
         case ("torch._utils", "_rebuild_parameter"):
             return arguments[0]
+        # How torch.save writes bytes, sets and devices: they are told by what they are made of.
+        case ("_codecs", "encode") | ("__builtin__", "set") | ("torch", "device"):
+            return arguments[0]
         case ("torch", "Size"):
-            return tuple(map(_count, arguments[0]))
+            return _sizes(arguments[0])
     raise NotPlain(f"it calls {name.module}.{name.name}"[:120])
 
 
-def _tensor(storage: object, dtype: str, offset: object, shape: Any, stride: Any) -> TensorRef:  # noqa: ANN401
+def _tensor(told: Any, dtype: str | None, marks: Any) -> TensorRef:  # noqa: ANN401 - as above
+    """A tensor; its dtype is its storage's unless it has one of its own."""
+    storage, offset, shape, stride = told
     if not isinstance(storage, StorageRef):
         raise NotPlain("a tensor without a storage")
-    if len(shape) != len(stride) or len(shape) > DIMENSIONS:
+    if dtype and (storage.dtype != "untyped" or storage.values % LATER_DTYPES[dtype]):
+        raise NotPlain(f"{dtype} in a storage of {storage.values} {storage.dtype}")
+    if any(mark for mark in marks):
+        # Torch marks a tensor so whose values are to be negated or conjugated as they are read.
+        raise NotPlain("a tensor whose values are not those of its storage")
+    sizes, steps = _sizes(shape), _sizes(stride)
+    if len(sizes) != len(steps):
         raise NotPlain("a tensor of no shape")
-    sizes, steps = tuple(map(_count, shape)), tuple(map(_count, stride))
-    return TensorRef(storage, dtype, _count(offset), sizes, steps)
+    return TensorRef(storage, dtype or storage.dtype, _count(offset), sizes, steps)
+
+
+def _sizes(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - as above
+    if len(value) > DIMENSIONS:
+        raise NotPlain("a tensor of no shape")
+    sizes = tuple(map(_count, value))
+    # No array has more values than these, counted without the sizes that are 0.
+    if math.prod(filter(None, sizes)) >= VALUES:
+        raise NotPlain("a tensor of no shape")
+    return sizes
+
+
+def _said(value: object) -> str:
+    """A value in a few words: a small pickle may hold one that takes for ever to write out."""
+    told = f"{value.module}.{value.name}" if isinstance(value, _Name) else type(value).__name__
+    return told[:80]
 
 
 def _later(dtype: object) -> str:
     if isinstance(dtype, _Name) and dtype.module == "torch" and dtype.name in LATER_DTYPES:
         return dtype.name
-    raise NotPlain(f"a dtype that is not known: {dtype!s:.80}")
+    raise NotPlain(f"a dtype that is not known: {_said(dtype)}")
 
 
 def _count(value: object) -> int:

@@ -62,7 +62,7 @@ def capture_of(
     """
     looked_at = list(_some(form, scanned, model.hidden_size))
     if not looked_at:
-        raise MalformedInput("not one file of the tree can be read whole")
+        _refuse_unread(form, scanned, model.hidden_size)
     _, first = looked_at[0]
     words = [word.strip() for word in told.layers.split(",")]
     _refuse_untold_convention(words, told)
@@ -96,6 +96,16 @@ def _some(
         if reading.sample is not None and not reading.faults:
             found += 1
             yield file.name, reading.sample
+
+
+def _refuse_unread(form: Format, scanned: Sequence[ScannedFile], hidden: int) -> NoReturn:
+    """Not one file is sound: said by what is wrong with the first of them, if there is one."""
+    why = [
+        f": {one.file.name} ({fault})"
+        for one in scanned[:1]
+        for fault in (one.faults or form.read(one.file, hidden).faults)[:1]
+    ]
+    raise MalformedInput(f"not one of {len(scanned)} files can be read whole{''.join(why)}")
 
 
 def _proven(

@@ -1,14 +1,16 @@
 """What an import will do, decided before anything is written: which file gives which sample."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hsstore.errors import MalformedInput
 from hsstore.interop.duplicates import settle_surplus, without_twins
-from hsstore.interop.foreign import Fault, ForeignFile, Format, gaps
+from hsstore.interop.foreign import Fault, ForeignFile, Format, found_files, gaps
 from hsstore.interop.matching import UNMATCHED, Match, Rows, match
 from hsstore.interop.scanning import ScannedFile, scan
+from hsstore.interop.surveying.names import role_of
 from hsstore.interop.tree_capture import Told, TreeCapture, capture_of, with_shape_faults
 from hsstore.interop.tree_samples import TreeSamples
 from hsstore.interop.tree_source import states_digest
@@ -20,6 +22,7 @@ from hsstore.storage.tokenised import Samples
 # A shorter run of equal tokens without loss ends many a sample that is whole.
 PADDING_TOKENS = 8
 NAMED = 3
+ANY_NAME = re.compile(".*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class TreePlan:
     """Which file gives which sample of ``samples``, and what is wrong with the other ones.
 
     ``left_out`` files give no sample; ``redundant`` ones hold what another file of the same sample
-    holds, bit for bit.
+    holds, bit for bit. ``others`` are named as samples are, and not as those of the tree's format.
     """
 
     scanned: list[ScannedFile]
@@ -63,6 +66,7 @@ class TreePlan:
     match: Match[ScannedFile]
     left_out: list[tuple[ScannedFile, Fault]]
     redundant: list[tuple[ScannedFile, Fault]]
+    others: list[str]
 
     def notes(self) -> Iterator[str]:
         """What a person should know of the tree, one line each."""
@@ -70,6 +74,11 @@ class TreePlan:
         if holes:
             count = sum(map(len, holes))
             yield f"{count} numbers have no file, the first of them {holes[0].start}"
+        if self.others:
+            yield (
+                f"{len(self.others)} files are named otherwise than the format names samples, and "
+                f"were not looked at: {some(self.others)}"
+            )
         masked = self._other_masks()
         if masked:
             yield (
@@ -126,7 +135,8 @@ def plan_import(
         _refuse_broken(left_out, tree.root, has_dataset=dataset is not None)
     _refuse_nothing(found, tree.root)
     everything = [*scanned, *(one for one, _ in redundant)]
-    return TreePlan(everything, capture, samples, rows, found, left_out, redundant)
+    others = _others(tree.root, files)
+    return TreePlan(everything, capture, samples, rows, found, left_out, redundant, others)
 
 
 def some(names: Sequence[str]) -> str:
@@ -144,6 +154,13 @@ def _files(tree: Tree) -> list[ForeignFile]:
             f"no file in it is named as {tree.form.name} names samples", place=str(tree.root)
         )
     return files
+
+
+def _others(root: Path, files: Sequence[ForeignFile]) -> list[str]:
+    """What else in a tree has a name as samples have them: a copy, or another tool's file."""
+    ours = {file.name for file in files}
+    names = (file.name for file in found_files(root, ANY_NAME) if file.name not in ours)
+    return [name for name in names if role_of(name.rpartition("/")[2]) == "sample"]
 
 
 def _rows(dataset: Samples | None, store: Store | None, model: ModelIdentity) -> Rows | None:

@@ -64,7 +64,10 @@ def _demand(stored: Sequence[Layer], last: str, place: str) -> None:
     have = f"has it {_NORM[other]} only ({other!r})" if other in stored else "has no last state"
     remedy = f"extract a store with the layer {last}; states are never converted"
     if other in stored:
-        remedy = f"use view={_TRAINER[other]!r}, or {remedy}"
+        trainer = _TRAINER[other]
+        remedy = (
+            f"take it as {trainer} does (view={trainer!r}, hsstore export {trainer}), or {remedy}"
+        )
     raise MalformedInput(
         f"the view takes the last state {_NORM[last]} ({last!r}), and the store {have}",
         place=place,

@@ -105,6 +105,8 @@ def test_the_other_norm_is_refused(
     store = filled(tmp_path / "store", layers)
     code, _, err = run(capsys, form, store.root, tmp_path / "tree")
     assert (code, "never converted" in err) == (exit_codes.FAILED, True)
+    (other,) = {"specforge", "speculators"} - {form}
+    assert f"hsstore export {other}" in err
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -167,6 +169,18 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [path.name for path in tree.iterdir()] == ["mine"]
     code, _, err = run(capsys, "specforge", store.root, tmp_path / "no/tree")
     assert (code, "no such folder" in err) == (exit_codes.FAILED, True)
+
+
+def test_a_place_that_no_tree_can_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = filled(tmp_path / "store")
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (store.root / "tree", tmp_path / "loop"):
+        code, _, err = run(capsys, "specforge", store.root, place)
+        assert code == exit_codes.FAILED
+        assert err.endswith("choose another path\n")
+        assert "unforeseen" not in err
 
 
 def test_damage_ends_the_export_which_goes_on_after_the_repair(

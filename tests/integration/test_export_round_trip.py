@@ -8,6 +8,7 @@ import pytest
 
 from hsstore.interop.exporting import DOCUMENT, export_tree
 from hsstore.interop.importing import import_tree
+from hsstore.interop.survey import survey
 from hsstore.interop.tree_capture import Told
 from hsstore.storage.store import Store
 from hsstore.testing.stores import CONFIG, LENGTHS, contents, empty_store, fill
@@ -41,6 +42,7 @@ def test_import_export_import(
         tmp_path / "made", LENGTHS, layers=layers, hidden_size=8, dtype=dtype, shard_rows=64
     )
     export_tree(form, fill(made).root, tmp_path / "tree", min_free_bytes=0)
+    assert list(survey(tmp_path / "tree", depth="content")) == []
     first = imported(form, tmp_path / "tree", tmp_path / "first", layers, model)
     export_tree(form, first.root, tmp_path / "again", min_free_bytes=0)
     second = imported(form, tmp_path / "again", tmp_path / "second", layers, model)

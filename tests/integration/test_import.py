@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hsstore.errors import MalformedInput, SourceUnavailable, Stopped
+from hsstore.errors import MalformedInput, SourceUnavailable, Stopped, StorageFailed, StoreExists
 from hsstore.integrity.fsck import fsck
 from hsstore.interop import file_bytes
 from hsstore.interop.foreign import ForeignFile, Reading
@@ -20,6 +20,7 @@ from hsstore.interop.importing import Choices, Import, Layout, Told, import_tree
 from hsstore.interop.layout import TensorFormat
 from hsstore.interop.survey import survey
 from hsstore.interop.tree_capture import LOOKED_AT
+from hsstore.model.progress import Silent
 from hsstore.storage.digest import content_digest
 from hsstore.storage.store import Store
 from hsstore.testing.foreign_trees import (
@@ -47,6 +48,16 @@ SAMPLES = [drawn(n, 4 + 3 * n % 11) for n in range(23)]
 POST = Told("0,1,2", "specforge", "post")
 PRE = Told("1,2,3,final:pre", "vllm")
 SMALL = Layout(chunk_rows=8, shard_rows=64)
+
+
+class Watched(Silent):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 @pytest.fixture
@@ -392,6 +403,61 @@ def test_a_file_that_cannot_be_read_stops_the_import_before_it_begins(tree: Path
     assert reasons(done.store)["s1"][0] == "unreadable"
 
 
+def test_a_place_that_no_store_can_have_is_refused_before_a_file_is_read(tree: Path) -> None:
+    seen = Watched()
+    with pytest.raises(MalformedInput, match="inside the tree"):
+        import_tree("specforge", tree, tree / "store", tree.parent / "model", POST, progress=seen)
+    with pytest.raises(StorageFailed, match="no such folder"):
+        import_tree(
+            "specforge", tree, tree.parent / "no" / "store", tree.parent / "model", POST,
+            progress=seen,
+        )  # fmt: skip
+    with pytest.raises(StoreExists):
+        import_tree("specforge", tree, tree.parent, tree.parent / "model", POST, progress=seen)
+    assert not seen.notes
+    assert sorted(path.name for path in tree.iterdir()) == ["rows_0-2000"]
+
+
+def test_of_two_imports_at_once_one_is_told_to_come_again(tree: Path) -> None:
+    class Late(Watched):
+        def note(self, text: str) -> None:
+            if not self.notes:
+                put(tree)
+            super().note(text)
+
+    with pytest.raises(StoreExists, match="run the same command again"):
+        put(tree, progress=Late())
+    assert put(tree).extraction.samples_extracted == 0
+
+
+def test_a_link_to_a_folder_is_not_passed_over(tree: Path) -> None:
+    (tree / "rows_0-2000").rename(tree.parent / "another_disk")
+    write_specforge(tree, SAMPLES[:3])
+    (tree / "rows_2000-4000").symlink_to(tree.parent / "another_disk")
+    assert "rows_2000-4000 (unreadable: " in refusal(tree)
+    done = put(tree, choices=Choices(leave_out_broken=True))
+    assert [one.name for one in done.left_out] == ["rows_2000-4000"]
+
+
+def test_where_nothing_can_be_read_it_says_why(tree: Path) -> None:
+    for n, one in enumerate(SAMPLES):
+        record, path = specforge_record(one), specforge_path(tree, n)
+        torch.save(record, path, _use_new_zipfile_serialization=False)
+    assert "not one of 23 files can be read whole: rows_0-2000/data_0.ckpt (" in refusal(tree)
+
+
+def test_what_is_named_otherwise_is_told(tree: Path) -> None:
+    (tree / "vocab_mapping").mkdir()
+    (tree / "vocab_mapping" / "vocab_mapping.pt").touch()
+    (tree / "rows_0-2000" / "data_7.ckpt.tmp").touch()
+    path = specforge_path(tree, len(SAMPLES) - 1)
+    path.rename(path.with_name("data_22 (copy).ckpt"))
+    done = put(tree)
+    (note,) = (note for note in done.notes if "not looked at" in note)
+    assert note.startswith("1 files ")
+    assert note.endswith("rows_0-2000/data_22 (copy).ckpt")
+
+
 def test_another_mask_than_the_datasets_is_told(tree: Path) -> None:
     record = specforge_record(SAMPLES[4])
     record["loss_mask"][-1] = 0
@@ -446,8 +512,9 @@ def test_a_damaged_dataset_is_refused(tmp_path: Path, model: Path) -> None:
     # Cut between two batches, Arrow sees nothing wrong.
     arrow.write_bytes(whole[:-8])
     assert "its end is missing" in refusal(tree, PRE, "speculators")
-    (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../x.arrow"}]}))
-    assert "no file beside it" in refusal(tree, PRE, "speculators")
+    for name in ("../x.arrow", "x\0"):
+        (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        assert "no file beside it" in refusal(tree, PRE, "speculators")
     assert model.exists()
 
 
@@ -462,11 +529,12 @@ def test_layers_and_norm_are_never_guessed(tree: Path) -> None:
     assert "last of a 4-block model" in refusal(tree, Told("1,2,3", "specforge", "post"))
 
 
-def with_norm(tree: Path, weight: torch.Tensor, model: Path) -> None:
-    """A tree of which the last states are what an RMSNorm with this weight gives."""
+def with_norm(tree: Path, weight: torch.Tensor, model: Path, *, more: float = 0) -> None:
+    """A tree of which the last states are what an RMSNorm with this weight, and more, gives."""
     shutil.rmtree(tree)
     shutil.rmtree(model)
     write_model(model, norm=weight)
+    weight = weight.bfloat16().float() + more
     for n, one in enumerate(SAMPLES):
         last = one.states[:, -1].float()
         last = last * (last.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
@@ -482,6 +550,21 @@ def test_the_weight_of_the_final_norm_proves_the_norm(tree: Path, model: Path) -
     done = put(tree, Told("0,1,2", "specforge"))
     assert done.store.identity.capture.layers[-1] == "final"
     assert done.norm_by == "the final norm's weight"
+
+
+def test_a_norm_that_multiplies_by_one_more_is_one_too(tree: Path, model: Path) -> None:
+    weight = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(1)) / 10
+    for zeros in (0, 2):
+        weight[:zeros] = 0
+        with_norm(tree, weight, model, more=1)
+        assert put(tree, Told("0,1,2", "specforge")).norm_by == "the final norm's weight"
+        shutil.rmtree(tree.parent / "store")
+
+
+def test_a_weight_of_zeros_proves_nothing(tree: Path, model: Path) -> None:
+    shutil.rmtree(model)
+    write_model(model, norm=torch.zeros(HIDDEN))
+    assert put(tree).norm_by == "told"
 
 
 def test_the_weight_of_the_final_norm_refutes_a_norm(tree: Path, model: Path) -> None:

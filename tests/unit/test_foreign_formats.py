@@ -1,5 +1,7 @@
 """What files of each format are read as, and what is said of those that are not what they say."""
 
+import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,9 +69,28 @@ def test_files_come_in_natural_order(tmp_path: Path) -> None:
     save({}, tmp_path / "vocab_mapping" / "vocab_mapping.pt")
     (tmp_path / "rows_0-2000" / "data_3.ckpt.tmp").touch()
     (tmp_path / "elsewhere").symlink_to(tmp_path / "rows_0-2000")
-    files = format_named("specforge").files(tmp_path)
+    link, *files = format_named("specforge").files(tmp_path)
+    assert (link.name, link.row) == ("elsewhere", None)
     assert [file.row for file in files] == [0, 1, 2, 10, 1999, 2000, 10_000]
     assert gaps(files)[:2] == [range(3, 10), range(11, 1999)]
+
+
+def test_folders_may_be_deeper_than_calls(tmp_path: Path) -> None:
+    folder = tmp_path / "/".join("d" * 400)
+    folder.mkdir(parents=True)
+    (folder / "data_7.ckpt").touch()
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 200)
+    try:
+        files = format_named("specforge").files(tmp_path)
+    finally:
+        sys.setrecursionlimit(before)
+    assert [file.row for file in files] == [7]
+
+
+def test_a_name_may_hold_a_line_break(tmp_path: Path) -> None:
+    (tmp_path / "talk\n1.pt").touch()
+    assert [file.name for file in format_named("modelopt").files(tmp_path)] == ["talk\n1.pt"]
 
 
 def test_dflash_is_told_apart(tmp_path: Path) -> None:

@@ -91,3 +91,10 @@ def test_no_extent_is_believed(path: Path, what: str) -> None:
 def test_a_header_longer_than_any_is_not_read(path: Path) -> None:
     assert fault(path, (2**63).to_bytes(8, "little") + bytes(100)) == "no-container"
     assert fault(path, (50).to_bytes(8, "little") + b"{" * 50) == "no-container"
+
+
+@pytest.mark.parametrize("shape", [[0] * 100, [2**61, 0], [2**40, 2**40, 0]])
+def test_a_shape_that_no_array_has_is_none(path: Path, shape: list[int]) -> None:
+    told = {"none": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    header = json.dumps(told).encode()
+    assert fault(path, len(header).to_bytes(8, "little") + header) == "no-container"

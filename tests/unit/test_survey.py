@@ -14,13 +14,14 @@ from hsstore.errors import MalformedInput
 from hsstore.interop.survey import Survey, survey
 from hsstore.interop.surveying.expected import from_stats
 from hsstore.interop.surveying.finding import SurveyFinding
-from hsstore.interop.surveying.names import numbers_of, role_of
+from hsstore.interop.surveying.names import MOST_SAMPLES, numbers_of, role_of
 from hsstore.model.capacity import Workload, plan_capacity
 from hsstore.storage.filesystem import Buffer, Filesystem
 from hsstore.storage.tokenised import read_samples
 from hsstore.testing import loose_files
 from hsstore.testing.loose_files import HIDDEN, path_of, row_of, specforge_item
 from hsstore.testing.stores import filled_store
+from hsstore_cli.survey import MOST_SAMPLES as OFFERED
 
 SAMPLES = 12
 SUFFIX = ".ckpt"
@@ -62,6 +63,7 @@ def findings(run: Survey) -> dict[str, SurveyFinding]:
         ({"samples": 7, "num_samples": 8}, None, None),
         ({"samples": True, "total_samples": -1, "samples_total": "7"}, None, None),
         ({"rows_per_file": 5}, None, None),
+        ({"num_samples": 10**12}, None, None),
         ([7], None, None),
     ],
 )
@@ -106,6 +108,14 @@ def test_a_gap_shows_without_anybody_to_say(root: Path) -> None:
     of(root, 0).unlink()
     of(root, 11).unlink()  # which nobody can miss
     assert told(survey(root)) == [("missing", 0)]
+
+
+def test_a_number_that_no_tree_gets_to_is_none(root: Path) -> None:
+    assert OFFERED == MOST_SAMPLES
+    of(root, 11).rename(of(root, 11).with_name("data_999999999999.ckpt"))
+    run = survey(root)
+    assert told(run) == []
+    assert (run.summary.present, run.summary.missing) == (SAMPLES, 0)
 
 
 def test_names_that_are_no_numbers_show_no_gaps(tmp_path: Path) -> None:

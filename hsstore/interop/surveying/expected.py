@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 
 from hsstore.interop.matching import Rows
+from hsstore.interop.surveying.names import MOST_SAMPLES
 from hsstore.storage.filesystem import LOCAL, Filesystem
 
 STATS = "stats.json"
@@ -50,6 +51,8 @@ def from_stats(path: Path, filesystem: Filesystem = LOCAL) -> Expectation:
     if samples is None:
         return Expectation(doubt=f"{path.name} {doubt}")
     name, count = samples
+    if count > MOST_SAMPLES:
+        return Expectation(doubt=f"{path.name} says {name}: {count}, more than a tree can have")
     return Expectation(count, tokens and tokens[1], f"{path.name} says {name}: {count}")
 
 

@@ -75,18 +75,31 @@ class LegacyTorchFile:
 
     def _walk(self, keys: Any, at: int, size: int) -> dict[str, int]:  # noqa: ANN401 - whatever the file says
         """Where the values of each storage begin; Broken where they do not fill the file."""
-        refs = {ref.storage.key: ref.storage for ref in self._refs.values()}
-        if type(keys) is not list or sorted(map(str, keys)) != sorted(refs):
+        storages = {ref.storage for ref in self._refs.values()}
+        refs = {storage.key: storage for storage in storages}
+        if (
+            type(keys) is not list
+            or not all(type(key) is str for key in keys)
+            or sorted(keys) != sorted(storage.key for storage in storages)
+        ):
             raise Broken("no-container", "its storages are not those of its tensors")
         begins = {}
         for key in keys:
             begins[key] = at + COUNT_BYTES
+            self._refuse_count(key, at, refs[key].values)
             at += COUNT_BYTES + refs[key].values * np.dtype(NUMPY[refs[key].dtype]).itemsize
         if at > size:
             raise Broken("truncated", f"{size} bytes, where its description tells of {at}")
         if at < size:
             raise Broken("no-container", f"{size - at} bytes follow behind its last storage")
         return begins
+
+    def _refuse_count(self, key: str, at: int, values: int) -> None:
+        """Broken where a storage that is there tells of another length than its tensors do."""
+        self._stream.seek(at)
+        told = self._stream.read(COUNT_BYTES)
+        if len(told) == COUNT_BYTES and int.from_bytes(told, "little") != values:
+            raise Broken("no-container", f"storage {key!r:.120} is not where it should begin")
 
 
 def _pickles(head: bytes) -> Iterator[bytes]:

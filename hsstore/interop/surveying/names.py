@@ -23,6 +23,8 @@ TEMPORARY = re.compile(
     r"([._-]?[0-9A-Za-z]{1,16})?$|~$|^\..+\.[0-9A-Za-z]{6,8}$)",
     re.IGNORECASE,
 )
+# No filesystem bears so many files of one tree; whoever says more, a name or a stats.json, errs.
+MOST_SAMPLES = 10_000_000
 NUMBERED = re.compile(r"(?P<series>.*?)(?P<number>[0-9]{1,15})", re.DOTALL)
 
 
@@ -56,11 +58,12 @@ def numbers_of(stems: Collection[str]) -> dict[str, int]:
     """The row number that each stem tells, where most of them are one series: ``data_`` and digits.
 
     Empty where they are not, as with conversation ids: then a name says nothing of an order, and a
-    number that is not there is no gap.
+    number that is not there is no gap. A number that no tree gets to is none.
     """
     found = {stem: match for stem in stems if (match := NUMBERED.fullmatch(stem))}
     for series, count in Counter(match["series"] for match in found.values()).most_common(1):
         if 2 * count > len(stems):
             ours = {stem: match for stem, match in found.items() if match["series"] == series}
-            return {stem: int(match["number"]) for stem, match in ours.items()}
+            numbers = {stem: int(match["number"]) for stem, match in ours.items()}
+            return {stem: number for stem, number in numbers.items() if number < MOST_SAMPLES}
     return {}
