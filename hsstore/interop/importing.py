@@ -96,8 +96,8 @@ def import_tree(  # noqa: PLR0913 - what a store is made of, and of what
     ``name`` is the tree's format. Where no store is at ``path``, one is made: for the samples of
     ``dataset`` (JSON lines), of the dataset that lies in the tree, or of the tree's own files,
     named after them. Samples are matched to files by their token ids. A sample whose file is
-    damaged is absent, with the fault as its reason; a later import gives it back once the tree has a
-    sound file of it, in a new generation of its shard. The tree is never written to.
+    damaged is absent, with the fault as its reason; a later import gives it back once the tree has
+    a sound file of it, in a new generation of its shard. The tree is never written to.
 
     Raises MalformedInput for what is wrong with the arguments or told wrongly of the tree, for
     padded files unless they are to be trimmed, and where no dataset tells what broken files are,
@@ -212,7 +212,8 @@ def _give_back(
     store: Store, tree: Tree, plan: TreePlan, progress: Progress, stop: Callable[[], bool]
 ) -> int:
     """Mend the shards of absent samples that have a sound file now; how many are there again."""
-    shards = [shard for shard in status(store).shards_absent if _has_sound(store, shard, tree, plan)]
+    absent = status(store).shards_absent
+    shards = [shard for shard in absent if _has_sound(store, shard, tree, plan)]
     if not shards:
         return 0
     done = repair(
