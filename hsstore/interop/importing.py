@@ -241,9 +241,7 @@ def _reason(sample: int, plan: TreePlan) -> Failed:
     return failed(sample, one.file.name, fault)
 
 
-def _told(
-    store: Store, plan: TreePlan, extraction: ExtractionSummary, given_back: int
-) -> Import:
+def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary, given_back: int) -> Import:
     return Import(
         store=store,
         files=len(plan.scanned),
