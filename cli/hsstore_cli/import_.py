@@ -134,7 +134,8 @@ def command(
 
     STORE is made where it does not exist. A sample whose file is damaged or missing is absent, with
     the reason. What the tree cannot say of itself is demanded, and nothing is guessed. The same
-    command goes on after an interruption, and does nothing where all is done.
+    command goes on after an interruption, gives back absent samples once their files are sound, and
+    does nothing where all is done.
     """
     # Costs numpy, which the help does not need.
     from hsstore.interop.importing import Choices, Layout, Told, import_tree  # noqa: PLC0415
@@ -189,6 +190,7 @@ def _facts(done: "Import") -> dict[str, Any]:
         "norm_by": done.norm_by,
         "without_file": done.without_file,
         "trimmed": done.trimmed,
+        "given_back": done.given_back,
         "left_out": [*map(_left_out, done.left_out)],
         "redundant": [*map(_left_out, done.redundant)],
         "notes": done.notes,
@@ -218,6 +220,8 @@ def _lines(done: "Import") -> Iterator[str]:
         f"{did.samples_failed} without states, {done.trimmed} cut from their padding, "
         f"{did.shards_committed} shards committed"
     )
+    if done.given_back:
+        yield f"samples that were absent and have a sound file now: {done.given_back}"
     found = status(store)
     if found.shards_absent:
         why = commands.hsstore("inspect", store.root, "--shard", found.shards_absent[0])

@@ -13,6 +13,7 @@ from hsstore.errors import MalformedInput, StoreExists
 from hsstore.extraction.account import ExtractionSummary
 from hsstore.extraction.extractor import already_filled, extract
 from hsstore.extraction.room import SpacePolicy
+from hsstore.integrity.repair import repair
 from hsstore.interop.foreign import Fault
 from hsstore.interop.formats import format_named
 from hsstore.interop.scanning import ScannedFile
@@ -27,6 +28,7 @@ from hsstore.storage.building import free_target
 from hsstore.storage.create import create
 from hsstore.storage.filesystem import LOCAL, Filesystem
 from hsstore.storage.model_files import read_model
+from hsstore.storage.status import status
 from hsstore.storage.store import Store
 from hsstore.storage.tokenised import JsonLines
 
@@ -57,8 +59,9 @@ class Import:
 
     ``left_out`` lists the files that give no sample, ``redundant`` those of them that hold what
     another file holds bit for bit; ``without_file`` counts samples that no file gives states for,
-    ``trimmed`` those that were cut from padding. ``norm_by`` says how the norm is known, ``notes``
-    what a person should know of the tree.
+    ``trimmed`` those that were cut from padding, ``given_back`` those that were absent until this
+    import found a sound file of theirs. ``norm_by`` says how the norm is known, ``notes`` what a
+    person should know of the tree.
     """
 
     store: Store
@@ -68,6 +71,7 @@ class Import:
     redundant: list[LeftOut]
     without_file: int
     trimmed: int
+    given_back: int
     notes: list[str]
     extraction: ExtractionSummary
 
@@ -92,7 +96,8 @@ def import_tree(  # noqa: PLR0913 - what a store is made of, and of what
     ``name`` is the tree's format. Where no store is at ``path``, one is made: for the samples of
     ``dataset`` (JSON lines), of the dataset that lies in the tree, or of the tree's own files,
     named after them. Samples are matched to files by their token ids. A sample whose file is
-    damaged is absent, with the fault as its reason. The tree is never written to.
+    damaged is absent, with the fault as its reason; a later import gives it back once the tree has
+    a sound file of it, in a new generation of its shard. The tree is never written to.
 
     Raises MalformedInput for what is wrong with the arguments or told wrongly of the tree, for
     padded files unless they are to be trimmed, and where no dataset tells what broken files are,
@@ -112,10 +117,13 @@ def import_tree(  # noqa: PLR0913 - what a store is made of, and of what
     else:
         _refuse_other_store(store, tree, plan)
     extraction = already_filled(store, progress=progress)
+    given_back = 0
     if extraction is None:
         with closing(_source(store, tree, plan)) as source:
             extraction = extract(store, source, space=space, progress=progress, stop=stop)
-    return _told(store, plan, extraction)
+    else:
+        given_back = _give_back(store, tree, plan, progress, stop)
+    return _told(store, plan, extraction, given_back)
 
 
 def _existing(path: Path, tree: Path, filesystem: Filesystem) -> Store | None:
@@ -200,6 +208,32 @@ def _source(store: Store, tree: Tree, plan: TreePlan) -> TreeSource:
     return TreeSource(tree.form, store.identity, Holdings(files, reasons), recorded)
 
 
+def _give_back(
+    store: Store, tree: Tree, plan: TreePlan, progress: Progress, stop: Callable[[], bool]
+) -> int:
+    """Mend the shards of absent samples that have a sound file now; how many are there again."""
+    absent = status(store).shards_absent
+    shards = [shard for shard in absent if _has_sound(store, shard, tree, plan)]
+    if not shards:
+        return 0
+    done = repair(
+        store,
+        source=lambda: _source(store, tree, plan),
+        shards=range(shards[0], shards[-1] + 1),
+        apply=True,
+        progress=progress,
+        stop=stop,
+    ).done
+    return done.samples_reextracted
+
+
+def _has_sound(store: Store, shard: int, tree: Tree, plan: TreePlan) -> bool:
+    """Whether the file of an absent sample of a shard can be read as its states."""
+    hidden = store.identity.model.hidden_size
+    files = (plan.match.files.get(one.sample) for one in store.manifest(store.marker(shard)).absent)
+    return any(one and not tree.form.read(one.file, hidden).faults for one in files)
+
+
 def _reason(sample: int, plan: TreePlan) -> Failed:
     if sample not in plan.match.broken:
         return Failed(sample, "missing", "no file of the tree holds its tokens")
@@ -207,7 +241,7 @@ def _reason(sample: int, plan: TreePlan) -> Failed:
     return failed(sample, one.file.name, one.faults[0])
 
 
-def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary) -> Import:
+def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary, given_back: int) -> Import:
     return Import(
         store=store,
         files=len(plan.scanned),
@@ -216,6 +250,7 @@ def _told(store: Store, plan: TreePlan, extraction: ExtractionSummary) -> Import
         redundant=_named(plan.redundant),
         without_file=len(plan.rows) - len(plan.match.files),
         trimmed=len(plan.match.padded),
+        given_back=given_back,
         notes=list(plan.notes()),
         extraction=extraction,
     )

@@ -290,6 +290,29 @@ def test_with_a_dataset_the_sample_of_a_broken_file_is_absent(tree: Path) -> Non
     assert sorted(one.fault.kind for one in done.left_out) == ["dtype", "empty"]
 
 
+def test_a_file_that_was_brought_back_gives_its_absent_sample_back(tree: Path) -> None:
+    healthy = {n: specforge_path(tree, n).read_bytes() for n in (5, 6, 22)}
+    specforge_path(tree, 5).write_bytes(b"")
+    flipped(specforge_path(tree, 6), SAMPLES[6].bits()[:, -1].tobytes())
+    specforge_path(tree, 22).unlink()
+    data = dataset(tree)
+    first = put(tree, dataset=data)
+    assert set(reasons(first.store)) == {"s5", "s6", "s22"}
+    before = {shard: first.store.marker(shard) for shard in first.store.committed()}
+    again = put(tree, dataset=data)
+    assert again.given_back == 0
+    assert before == {shard: again.store.marker(shard) for shard in again.store.committed()}
+    for n in (5, 6):
+        specforge_path(tree, n).write_bytes(healthy[n])
+    back = put(tree, dataset=data)
+    assert back.given_back == 2
+    assert set(reasons(back.store)) == {"s22"}
+    specforge_path(tree, 22).write_bytes(healthy[22])
+    assert put(tree, dataset=data).given_back == 1
+    assert contents(first.store) == keyed("s{}")
+    assert [f.kind for f in fsck(first.store) if f.severity == "error"] == []
+
+
 def flipped(path: Path, needle: bytes) -> None:
     whole = bytearray(path.read_bytes())
     whole[whole.index(needle)] ^= 1
