@@ -92,7 +92,8 @@ class SGLangServer:
             python, "-m", "sglang.launch_server", "--model-path", self.model, "--dtype", self.dtype,
             "--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1",
             "--port", str(self.port), "--skip-tokenizer-init", "--max-total-tokens", "16384",
-            "--max-running-requests", "8", "--mem-fraction-static", "0.3", *self.flags,
+            "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--sleep-on-idle",
+            *self.flags,
         ]  # fmt: skip
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HSSTORE_"))},

@@ -99,7 +99,7 @@ def verify(reference: Reference, servers: list[SGLangServer]) -> Callable[..., N
     """Proves that a store is complete, and every row of it the reference's."""
 
     def verify(store: Path, samples: int = PROMPTS) -> None:
-        for server in servers:  # an idle one keeps a core busy
+        for server in servers:  # nothing is asked of them any more
             server.stop()
         errors = compare(store, reference)
         assert len(errors) == samples

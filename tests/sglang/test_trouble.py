@@ -62,17 +62,13 @@ def other_model(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("transport", ["spool", "json"])
 def test_a_killed_server_comes_back(
-    transport: str, serve: Serve, make_store: Make, spool: Path, begin: Begin,
-    verify: Verify,
-) -> None:  # fmt: skip
-    by_spool = transport == "spool"
-    flags, layers = ((), LAYERS) if by_spool else (JSON_FLAGS, None)
-    store = make_store(LAYERS if by_spool else "final")
-    server = serve(RELEASE, *flags, layers=layers)
-    options = ("--spool", spool) if by_spool else ()
-    process = begin("extract", store, "--server", server.url, *options, "--concurrency", "8")
+    serve: Serve, make_store: Make, spool: Path, begin: Begin, verify: Verify
+) -> None:
+    store = make_store(LAYERS)
+    server = serve(RELEASE, layers=LAYERS)
+    process = begin("extract", store, "--server", server.url, "--spool", spool,
+                    "--concurrency", "8")  # fmt: skip
     under_way(process, store)
     server.kill()
     time.sleep(3)
