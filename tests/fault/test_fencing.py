@@ -27,6 +27,7 @@ from hsstore.testing.interleave import Actor
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.steps import SteppedFilesystem
 from hsstore.testing.stores import contents, empty_store, fill, replace
+from hsstore.testing.thinning import EVERY
 from hsstore.testing.verdicts import assert_complete, assert_exact, journalled
 
 LENGTHS = (3, 4)
@@ -218,7 +219,7 @@ def race(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Race]:
     shutil.rmtree(made.root)
 
 
-@pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("every", [17, pytest.param(EVERY, marks=pytest.mark.sweep)])
 def test_a_writer_stalled_anywhere_cannot_harm_its_successor(
     race: Race, every: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -229,7 +230,7 @@ def test_a_writer_stalled_anywhere_cannot_harm_its_successor(
     print(f"{len(stalls)} stalls of {race.operations} operations, 0 violations")  # noqa: T201
 
 
-@pytest.mark.parametrize("pairs", [4, pytest.param(150, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("pairs", [4, pytest.param(150 // EVERY, marks=pytest.mark.sweep)])
 def test_a_writer_that_wakes_before_its_successor_is_done_harms_nobody(
     race: Race, pairs: int, record_property: Callable[[str, object], None]
 ) -> None:
