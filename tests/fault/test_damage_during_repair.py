@@ -19,6 +19,7 @@ from hsstore.testing.damage import SHARD
 from hsstore.testing.faults import FaultyFilesystem
 from hsstore.testing.sources import SeededSource, seeded_states
 from hsstore.testing.stores import LENGTHS, contents, filled_store, ids_of
+from hsstore.testing.thinning import EVERY
 from hsstore.testing.verdicts import assert_exact
 
 OTHER = SHARD + 1
@@ -140,7 +141,7 @@ def test_damage_between_any_two_steps_of_a_repair(
     hurt: Path, tmp_path: Path, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     steps = steps_of(hurt, tmp_path / "counted")
-    moments = range([*DISTURBANCES].index(name) % STRIDE, steps, STRIDE)
+    moments = range([*DISTURBANCES].index(name) % STRIDE, steps, STRIDE * EVERY)
     left = [expect_truth(hurt, tmp_path / str(at), at, DISTURBANCES[name]) for at in moments]
     record_property("moments", len(moments))
     print(f"{name}: {len(moments)} moments, damage left after {sum(left)}, all of it told")  # noqa: T201

@@ -22,6 +22,7 @@ from hsstore.testing.grounds import GROUNDS
 from hsstore.testing.places import Planted
 from hsstore.testing.sources import SeededSource
 from hsstore.testing.stores import calibration, contents, empty_store, fill
+from hsstore.testing.thinning import visited
 from hsstore.testing.verdicts import assert_exact
 
 LONGEST = 20
@@ -111,7 +112,7 @@ def test_any_damage_to_any_store_is_named_and_mended(
 def test_many_damages_to_many_stores(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    names = [expect_named_and_mended(tmp_path / str(seed), seed) for seed in range(80)]
+    names = [expect_named_and_mended(tmp_path / str(seed), seed) for seed in visited(80)]
     record_property("damages", len(names))
     print(f"{len(names)} stores, {len(set(names))} sorts of damage: all named and mended")  # noqa: T201
 
