@@ -129,6 +129,8 @@ Piece = tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]
 def _pieces(path: Path, filesystem: Filesystem) -> Iterator[Piece]:
     """Ids, masks and lengths of each batch of an Arrow file."""
     arrow = arrow_module()
+    if not is_plain(filesystem.status(path).st_mode):
+        raise MalformedInput("no plain file of a saved dataset", place=str(path))
     with filesystem.opened(path) as fd:
         stream = FileBytes(filesystem, fd, path)
         _refuse_torn(stream, path)
@@ -137,7 +139,7 @@ def _pieces(path: Path, filesystem: Filesystem) -> Iterator[Piece]:
                 for batch in batches:
                     batch.validate(full=True)
                     yield _piece(batch, str(path))
-        except (arrow.ArrowException, OSError, EOFError) as error:
+        except (arrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
             # Arrow's own OSError has no number; one that has is the disk's.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -167,8 +169,9 @@ def _piece(batch: Any, place: str) -> Piece:  # noqa: ANN401 - pyarrow has no ty
 def _column(batch: Any, name: str, place: str) -> tuple[NDArray[Any], NDArray[np.int64]]:  # noqa: ANN401 - as above
     """A column of lists: all values one after the other, and the length of each list."""
     types = arrow_module().types
-    if name not in batch.schema.names:
-        raise MalformedInput(f"the dataset has no column {name}", place=place)
+    if (columns := batch.schema.names.count(name)) != 1:
+        problem = f"{columns} columns {name}" if columns else f"no column {name}"
+        raise MalformedInput(f"the dataset has {problem}", place=place)
     column = batch.column(name)
     lists = types.is_list(column.type) or types.is_large_list(column.type)
     if not lists or column.null_count or column.flatten().null_count:

@@ -1,6 +1,7 @@
 """The bytes of one foreign file: through the seam, never through a link, never past its end."""
 
 import contextlib
+import errno
 import io
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ PIECE_BYTES = 4 << 20
 GZIP = b"\x1f\x8b"
 # Tells zlib that what it gets is wrapped as gzip wraps it.
 GZIP_WRAPPED = 16
+# What a process or its machine is out of: it says nothing about any file.
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class FileBytes(io.RawIOBase):
@@ -69,7 +72,8 @@ def opened_bytes(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Iterator[
     """The file for reading; one that ends in ``.gz`` is expanded in memory, its CRC checked.
 
     Raises Broken: ``unreadable``, ``empty``, and for ``.gz`` also ``truncated``, ``crc`` and
-    ``no-container``. Inside of the block an OSError becomes ``unreadable`` too.
+    ``no-container``. Inside of the block an OSError becomes ``unreadable`` too. OSError where
+    descriptors or memory have run out, by which no file is condemned.
     """
     try:
         if not is_plain(filesystem.status(file.path).st_mode):
@@ -81,6 +85,8 @@ def opened_bytes(file: ForeignFile, filesystem: Filesystem = LOCAL) -> Iterator[
             plain = cast("BinaryIO", raw)
             yield expanded(raw) if file.name.endswith(".gz") else plain
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         raise Broken("unreadable", error.strerror or str(error)) from error
 
 

@@ -198,13 +198,14 @@ class Format(Protocol):
     def look(self, file: ForeignFile) -> tuple[Inspection, Tokens | None]:
         """What its headers prove, and ids and mask, without the states where the container allows.
 
-        All that is wrong is in ``faults``; nothing is raised. The ids are checked: none is negative
+        All that is wrong is in ``faults``; OSError is raised only where descriptors or memory have
+        run out, which is no fault of the file. The ids are checked: none is negative
         or above int32. They are None where they cannot be read.
         """
         ...
 
     def read(self, file: ForeignFile, hidden: int | None = None) -> Reading:
-        """The sample, and every fault that reading all of the file finds; nothing is raised.
+        """The sample, and every fault that reading all of the file finds; raises as ``look``.
 
         ``hidden`` is the width of a layer, for formats that join layers without saying it; without
         it the states of such a file have one layer.

@@ -239,13 +239,13 @@ def _arrays(
     container: Container, arrangement: Arrangement, form: _Form, hidden: int
 ) -> dict[str, NDArray[Any]]:
     """The states of a file as it holds them, [n, layers, hidden] each, and their scales."""
+    if form.width % hidden or form.hidden not in (None, hidden):
+        raise Broken("shape", f"states of {form.hidden or form.width} values, not of {hidden}")
     if arrangement.stacked:
         shapes = {arrangement.stacked: (form.tokens, form.layers or 0, form.hidden or 0)}
         if arrangement.scales:
             shapes[arrangement.scales] = (form.tokens, 1, 1)
     else:
-        if form.width % hidden or form.hidden not in (None, hidden):
-            raise Broken("shape", f"states of {form.hidden or form.width} values, not of {hidden}")
         shapes = {arrangement.joined or "": (form.tokens, form.width // hidden, hidden)}
         if arrangement.last:
             shapes[arrangement.last] = (form.tokens, 1, hidden)

@@ -67,7 +67,8 @@ def survey(
     ``dataset`` (JSON lines as ``create`` takes them; files are matched to its rows by their
     tokens), by ``samples``, or by a stats.json in the tree. Iterate over the result for the
     findings; its ``summary`` counts along. Raises MalformedInput for what is no folder, or a
-    store; iterating, for a dataset that is none; OSError where the root cannot be listed.
+    store; iterating, for a dataset that is none; OSError where the root cannot be listed, and where
+    descriptors or memory run out.
     """
     root = Path(root)
     if filesystem.exists(root / keys.IDENTITY):

@@ -168,7 +168,8 @@ class _Machine:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
+    # A pickle can hold halves of characters, which nothing that is written can.
+    if not isinstance(value, str) or any("\ud800" <= each <= "\udfff" for each in value):
         raise NotPlain("a name that is no text")
     return value
 
@@ -217,7 +218,7 @@ def _tensor(told: Any, dtype: str | None, marks: Any) -> TensorRef:  # noqa: ANN
     if any(mark for mark in marks):
         # Torch marks a tensor so whose values are to be negated or conjugated as they are read.
         raise NotPlain("a tensor whose values are not those of its storage")
-    sizes, steps = _sizes(shape), _sizes(stride)
+    sizes, steps = _sizes(shape), _steps(stride)
     if len(sizes) != len(steps):
         raise NotPlain("a tensor of no shape")
     return TensorRef(storage, dtype or storage.dtype, _count(offset), sizes, steps)
@@ -231,6 +232,14 @@ def _sizes(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - as above
     if math.prod(filter(None, sizes)) >= VALUES:
         raise NotPlain("a tensor of no shape")
     return sizes
+
+
+def _steps(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - as above
+    """Strides: each of them bounded, for their product says nothing of a tensor's size."""
+    steps = tuple(map(_count, value[: DIMENSIONS + 1]))
+    if any(step >= VALUES for step in steps):
+        raise NotPlain("a tensor of no shape")
+    return steps
 
 
 def _said(value: object) -> str:

@@ -1,10 +1,11 @@
 """Items to a batch: padded into a rectangle, or packed end to end into one row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, final
 
 import torch
 
+from hsstore.errors import MalformedInput
 from hsstore.views.item import Item
 
 PADDING = -1
@@ -50,7 +51,10 @@ class PackedBatch(TypedDict):
 
 
 def pad_collate(items: Sequence[Item]) -> Batch:
-    """A DataLoader's ``collate_fn``; ValueError for an empty list."""
+    """A DataLoader's ``collate_fn``.
+
+    ValueError for an empty list, MalformedInput for items of another view than ``"raw"``.
+    """
     lengths = _lengths(items)
     longest = int(lengths.max())
     return Batch(
@@ -67,7 +71,7 @@ def pack_collate(items: Sequence[Item], max_tokens: int | None = None) -> Packed
     """A DataLoader's ``collate_fn``, with ``functools.partial`` for a fixed number of positions.
 
     ``max_tokens`` pads to so many; without, the samples fill the row exactly. ValueError for an
-    empty list, and for more tokens than that.
+    empty list, and for more tokens than that; MalformedInput as for ``pad_collate``.
     """
     lengths = _lengths(items)
     tokens = int(lengths.sum())
@@ -91,7 +95,19 @@ def pack_collate(items: Sequence[Item], max_tokens: int | None = None) -> Packed
 def _lengths(items: Sequence[Item]) -> torch.Tensor:
     if not items:
         raise ValueError("no items to make a batch of")
+    if not all(map(_is_raw, items)):
+        raise MalformedInput(
+            "only items of the view raw can be padded or packed; these are of another view",
+            remedy='open the dataset with view="raw", or give the trainer\'s own collate_fn',
+        )
     return torch.tensor([len(item["input_ids"]) for item in items])
+
+
+def _is_raw(item: object) -> bool:
+    """Whether an item is an Item, as far as its members tell."""
+    members = item if isinstance(item, Mapping) else {}
+    states, mask = members.get("hidden_states"), members.get("loss_mask")
+    return "id" in members and isinstance(states, torch.Tensor) and isinstance(mask, torch.Tensor)
 
 
 def _padded(rows: list[torch.Tensor], longest: int) -> torch.Tensor:

@@ -332,7 +332,11 @@ class HiddenStateDataset(Dataset[T_co]):
         return torch.empty((tokens, *self.row_shape), dtype=self.stored_dtype)
 
     def check_snapshot(self) -> None:
-        """SnapshotChanged where shards were committed or replaced since opening."""
+        """SnapshotChanged where shards that the store had when opened were committed or replaced.
+
+        Samples that it was extended by since lie in shards of their own, which are not asked about:
+        open it again to see them.
+        """
         if self._store.snapshot_id() != self.snapshot_id:
             raise SnapshotChanged(
                 "shards were committed or replaced since the dataset was opened",

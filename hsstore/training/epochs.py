@@ -128,14 +128,27 @@ class EpochSampler(Sampler[T], ABC):
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iteration is, as plain numbers and strings."""
         if self._running is None:
-            return self.state_at(self.epoch, self._start)
-        return self.state_at(self._running.epoch, self._running.position)
+            return self._state(self.epoch, self._start)
+        return self._state(self._running.epoch, self._running.position)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state after ``position`` turns of each rank in an epoch; ValueError below 0."""
+        """The state after ``position`` turns of each rank in an epoch.
+
+        ValueError below 0, and for more turns than a rank has in it.
+        """
+        epoch, position = whole_number("epoch", epoch, 0), whole_number("position", position, 0)
+        # A lower rank may have a turn more.
+        if position > len(self.turns(epoch)) + (self._rank > 0):
+            raise ValueError(
+                f"position is {position}; a rank has {len(self.turns(epoch))} turns in epoch "
+                f"{epoch}: count anew in each epoch"
+            )
+        return self._state(epoch, position)
+
+    def _state(self, epoch: int, position: int) -> dict[str, Any]:
         return {
-            EPOCH: whole_number("epoch", epoch, 0),
-            POSITION: whole_number("position", position, 0),
+            EPOCH: epoch,
+            POSITION: position,
             FINGERPRINT: self._fingerprint,
             SNAPSHOT: self._samples.snapshot_id,
             OPTIONS: dict(self._options),

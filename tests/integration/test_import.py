@@ -1,5 +1,6 @@
 """Trees as their own tools leave them: imported bit for bit, or refused by name."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from hsstore.errors import MalformedInput, SourceUnavailable, Stopped, StorageFailed, StoreExists
 from hsstore.integrity.fsck import fsck
 from hsstore.interop import file_bytes
+from hsstore.interop.arrow_module import arrow_module
 from hsstore.interop.foreign import ForeignFile, Reading
 from hsstore.interop.importing import Choices, Import, Layout, Told, import_tree
 from hsstore.interop.layout import TensorFormat
@@ -22,6 +25,7 @@ from hsstore.interop.survey import survey
 from hsstore.interop.tree_capture import LOOKED_AT
 from hsstore.model.progress import Silent
 from hsstore.storage.digest import content_digest
+from hsstore.storage.filesystem import Filesystem
 from hsstore.storage.store import Store
 from hsstore.testing.foreign_trees import (
     HIDDEN,
@@ -538,7 +542,74 @@ def test_a_damaged_dataset_is_refused(tmp_path: Path, model: Path) -> None:
     for name in ("../x.arrow", "x\0"):
         (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         assert "no file beside it" in refusal(tree, PRE, "speculators")
+    for name in ("", "..", "link"):
+        (tree / "link").unlink(missing_ok=True)
+        (tree / "link").symlink_to(arrow)
+        (tree / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        assert "no plain file" in refusal(tree, PRE, "speculators")
     assert model.exists()
+
+
+@pytest.mark.parametrize("names", [("input_ids", "input_ids", "loss_mask"), ("input_ids", "mask")])
+def test_a_dataset_without_one_column_of_each_is_refused(
+    tmp_path: Path, model: Path, names: tuple[str, ...]
+) -> None:
+    pa = arrow_module()
+    tree = write_speculators(tmp_path / "tree", SAMPLES)
+    (arrow,) = tree.glob("*.arrow")
+    column = pa.array([[0, 1]], pa.list_(pa.int32()))
+    batch = pa.record_batch([column] * len(names), names=list(names))
+    with pa.ipc.new_stream(str(arrow), batch.schema) as stream:
+        stream.write_batch(batch)
+    assert "the dataset has" in refusal(tree, PRE, "speculators")
+    assert model.exists()
+
+
+def test_a_dataset_with_a_name_that_is_no_text_is_refused(tmp_path: Path, model: Path) -> None:
+    tree = write_speculators(tmp_path / "tree", SAMPLES)
+    (arrow,) = tree.glob("*.arrow")
+    arrow.write_bytes(arrow.read_bytes().replace(b"input_ids", b"input_\xff\xffs"))
+    assert "not a readable Arrow file" in refusal(tree, PRE, "speculators")
+    assert model.exists()
+
+
+def test_states_of_another_width_than_the_model_s_are_refused(tmp_path: Path) -> None:
+    weight = torch.linspace(2, 3, HIDDEN).bfloat16()
+    write_model(tmp_path / "model", norm=weight)
+    tree = write_speculators(tmp_path / "tree", SAMPLES)
+    for path in tree.rglob("*.safetensors"):
+        held = load_file(path)
+        save_file(held | {"hidden_states": held["hidden_states"][..., ::2].contiguous()}, path)
+    assert f"states of {HIDDEN // 2} values, not of {HIDDEN}" in refusal(tree, PRE, "speculators")
+
+
+def test_a_tensor_s_name_with_half_a_character_makes_a_file_broken(tree: Path) -> None:
+    path = specforge_path(tree, 1)
+    held = torch.load(path)
+    del held["loss_mask"]
+    torch.save(held | {"\ud800": torch.ones(1)}, path)
+    done = put(tree, dataset=dataset(tree))
+    assert [(one.name, one.fault.kind) for one in done.left_out] == [
+        ("rows_0-2000/data_1.ckpt", "pickle")
+    ]
+
+
+def test_no_sample_is_absent_for_want_of_descriptors(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, opened = dataset(tree), Filesystem.opened
+
+    def opening(filesystem: Filesystem, path: Path, flags: int = os.O_RDONLY) -> Any:  # noqa: ANN401 - a context
+        if path == specforge_path(tree, 20) and (tree.parent / "store").exists():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return opened(filesystem, path, flags)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Filesystem, "opened", opening)
+        with pytest.raises(OSError, match="open files"):
+            put(tree, dataset=given)
+    done = put(tree, dataset=given)
+    assert contents(done.store) == keyed("s{}")
 
 
 # -- what a tree cannot say ------------------------------------------------------------------------

@@ -1,11 +1,19 @@
 """Items to batches: padded and packed say the same."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from hsstore.demo.drafter import Drafter, _loss
+from hsstore.errors import MalformedInput
 from hsstore.training.collate import pack_collate, pad_collate
 from hsstore.training.dataset import Item
+from hsstore.views.eagle3 import DraftLayers
+from hsstore.views.plain import ByLayerView
+from hsstore.views.specforge import SpecForgeView
+from hsstore.views.speculators import SpeculatorsView
 
 
 def item(number: int, tokens: int) -> Item:
@@ -66,3 +74,20 @@ def test_a_drafter_loses_the_same_by_padded_and_by_packed_batches() -> None:
     padded = _loss(drafter, pad_collate(ITEMS))
     assert _loss(drafter, pack_collate(ITEMS, 10)).item() == pytest.approx(padded.item(), rel=1e-5)
     assert _loss(drafter, pack_collate(ITEMS)).item() == pytest.approx(padded.item(), rel=1e-5)
+
+
+OTHERS = {
+    "by_layer": ByLayerView((1, "final"), (0, 2)),
+    "specforge": SpecForgeView(DraftLayers((0, 1, 2, "final"), (0, 1, 2), 2)),
+    "speculators": SpeculatorsView(DraftLayers((0, 1, "final:pre"), (0, 1), 2)),
+    "a function": lambda each: each["hidden_states"],
+}
+
+
+@pytest.mark.parametrize("view", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("collate", [pad_collate, pack_collate])
+def test_items_of_another_view_are_refused(
+    view: Callable[[Item], Any], collate: Callable[[list[Item]], object]
+) -> None:
+    with pytest.raises(MalformedInput, match='view="raw"'):
+        collate([view(each) for each in ITEMS])

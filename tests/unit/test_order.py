@@ -160,6 +160,23 @@ def test_the_state_of_a_batch_can_be_counted_instead(kind: int) -> None:
 
 
 @KINDS
+def test_more_turns_than_an_epoch_has_are_no_state(kind: int) -> None:
+    sampler = samplers(Known())[kind]
+    assert sampler.state_at(0, len(sampler))["position"] == len(sampler)
+    with pytest.raises(ValueError, match="count anew in each epoch"):
+        sampler.state_at(0, len(sampler) + 1)
+
+
+def test_a_rank_with_a_turn_less_saves_the_end_of_the_others() -> None:
+    ranks = [WindowShuffle(Known(), rank=rank, world=8) for rank in range(8)]
+    most = max(map(len, ranks))
+    assert {len(rank) for rank in ranks} == {most - 1, most}
+    assert all(rank.state_at(0, most) == ranks[0].state_at(0, most) for rank in ranks)
+    with pytest.raises(ValueError, match="count anew"):
+        ranks[-1].state_at(0, most + 1)
+
+
+@KINDS
 @pytest.mark.parametrize("taken", [1, 2, None])
 def test_behind_an_epoch_that_is_left_the_next_one_comes_however_far_ahead_a_loader_was(
     kind: int, taken: int | None

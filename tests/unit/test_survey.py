@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -369,21 +370,41 @@ def test_links_are_told_and_not_followed(root: Path) -> None:
 
 
 class Failing(Filesystem):
-    """Fails to read one file, at its end."""
+    """Fails to read one file, or to list one folder."""
 
-    def __init__(self, path: Path) -> None:
-        self._failing = path
+    def __init__(self, path: Path, number: int = errno.EIO) -> None:
+        self._failing, self._number = path, number
 
     def read_at(self, fd: int, into: Buffer, offset: int, path: Path) -> int:
-        if path == self._failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        self._fail(path)
         return super().read_at(fd, into, offset, path)
+
+    def names(self, path: Path) -> list[str]:
+        self._fail(path)
+        return super().names(path)
+
+    def _fail(self, path: Path) -> None:
+        if path == self._failing:
+            raise OSError(self._number, os.strerror(self._number), str(path))
 
 
 def test_bytes_that_the_disk_does_not_give_are_a_finding(root: Path) -> None:
     run = survey(root, filesystem=Failing(of(root, 3)))
     assert told(run) == [("unreadable", "data_3.ckpt")]
     assert run.summary.broken == 1
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_the_machine_has_run_out_of_is_no_fault_of_a_file(
+    root: Path, number: int, what: str
+) -> None:
+    (root / "below").mkdir()
+    path = of(root, 3) if what == "file" else root / "below"
+    run = survey(root, filesystem=Failing(path, number))
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+        list(run)
+    assert not run.summary.complete
 
 
 LOOK = """

@@ -40,6 +40,11 @@ REFUSED = {
         V3 + b"(" + storage(b"ctorch\nUntypedStorage\n", 3) + b"K\x00K\x01\x85K\x01\x85\x89N"
         b"ctorch\nuint16\ntR"
     ),
+    "a name with half a character": b"}X\x03\x00\x00\x00\xed\xa0\x80K\x01s",
+    "a step beyond any array": (
+        V2 + b"(" + storage() + b"K\x00K\x01\x85\x8a\x08" + struct.pack("<q", 2**60)
+        + b"\x85\x89NtR"
+    ),
     "a size of many numbers": ONES + SIZE + b"h\x00\x85R",
     "no values, of more rows than an array has": (
         V2 + b"(" + storage() + b"K\x00\x8a\x08" + struct.pack("<q", 2**61) + b"K\x00\x86"
@@ -94,3 +99,12 @@ def test_the_keys_of_an_older_file_are_names() -> None:
     doubled = whole[:begin] + START + b"]" + DOUBLED + b"a." + whole[-3 * 4 - 8 :]
     with pytest.raises(Broken):
         LegacyTorchFile(io.BytesIO(doubled))
+
+
+def test_strides_that_multiply_to_more_than_any_array_has_are_no_fault() -> None:
+    # As of a model's layers, stacked: [5, 1, 8192, 4096] has 2**62.
+    stacked = torch.arange(4.0).as_strided((1, 1, 1, 4), (2**25, 2**25, 2**12, 1))
+    saved = io.BytesIO()
+    torch.save({"states": stacked}, saved)
+    found = TorchFile(saved).array("states")
+    assert found.tolist() == [[[[0.0, 1.0, 2.0, 3.0]]]]

@@ -52,11 +52,12 @@ def look_at(
     filesystem: Filesystem = LOCAL,
     rows: Rows | None = None,
 ) -> Look:
-    """Look at the file of that name below ``root``; nothing is raised, and nothing of it is run.
+    """Look at the file of that name below ``root``; nothing of it is run.
 
     ``quick`` reads headers and token ids (of a ``.gz``, which must be expanded for them, all),
     ``checksums`` all that a checksum vouches for, ``content`` also every value of the states.
-    ``rows`` tell where padding begins.
+    ``rows`` tell where padding begins. What is wrong with the file is told, not raised; OSError
+    only where descriptors or memory have run out.
     """
     looking = _Looking(rows)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from hsstore.errors import MalformedInput
+from hsstore.interop.file_bytes import EXHAUSTED
 from hsstore.storage.filesystem import LOCAL, Filesystem
 
 STATUS_BLOCK_BYTES = 512
@@ -63,7 +64,7 @@ def walk(root: Path, filesystem: Filesystem = LOCAL) -> Iterator[Entry]:
     """Every file, link and special file below a folder, folder by folder, names in order.
 
     A folder below that cannot be listed is an entry; of the root itself MalformedInput where it is
-    no folder, OSError where it cannot be listed.
+    no folder, OSError where it cannot be listed, and where descriptors or memory have run out.
     """
     names = _names_in_root(root, filesystem)
     folders = [("", names)]
@@ -79,6 +80,8 @@ def walk(root: Path, filesystem: Filesystem = LOCAL) -> Iterator[Entry]:
                     below.append((path, filesystem.names(root / path)))
                     continue
             except OSError as error:
+                if error.errno in EXHAUSTED:
+                    raise
                 yield Entry(path, "unreadable", detail=error.strerror or str(error))
                 continue
             yield Entry.of(path, status, counted=_counted(status, seen))
