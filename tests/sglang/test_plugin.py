@@ -9,7 +9,7 @@ import pytest
 from hsstore.capture.spool_format import rid
 from hsstore.demo.model import build_model
 from hsstore.testing.reference import Reference
-from hsstore.testing.sglang_server import SGLangServer, install_plugin
+from hsstore.testing.sglang_server import SGLangServer
 from hsstore.testing.spool_probe import (
     GATE,
     CaptureError,
@@ -29,11 +29,6 @@ DEAD_HELLO = f"hello.{'0' * 32}.0.json"
 @pytest.fixture(scope="module", params=["0.5.23", "0.5.12"])
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def plugin(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install_plugin(release, tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="module")
