@@ -136,7 +136,7 @@ def judged(tree: Tree, kinds: dict[int, set[str]], shows: Shows) -> Iterator[str
         due = SHOWS.index(shows) >= SHOWS.index(tree.shows(damage))
         if tree.shows(damage) != "nowhere" and due and not said & damage.kinds:
             yield f"{damage.name} (sample {sample}) missed, said was {said or 'nothing'}"
-        # Earlier is well: older files hold their tensors in an order of chance, so that zeros of a tail
+        # Earlier is well: older files hold their tensors in an order of chance, and zeros of a tail
         # may reach what is checked first.
         elif not due and said - damage.kinds:
             yield f"{damage.name} (sample {sample}) is told as {said}"
