@@ -47,10 +47,10 @@ def test_after_any_power_cut_nothing_is_lost_and_the_same_command_goes_on(
     stage = Stage.of(scenario, tmp_path, codec)
     filesystem, witness = recorded(stage)
     states = list(filesystem.states.items())
-    for turn, at in enumerate(moments := visited(len(states))):
+    for at in (moments := visited(len(states))):
         state, cut = states[at]
         stage.put(state)
-        stage.check(Promises.by(witness, cut), other_boot=turn % 2 == 1)
+        stage.check(Promises.by(witness, cut), other_boot=at % 2 == 1)
     counts = {"operations": filesystem.operations, "crash states": len(moments)}
     print(f"{scenario}, {codec}: {counts}, 0 violations")  # noqa: T201 - for CI's log
     for name, count in counts.items():
