@@ -1,6 +1,7 @@
 """How much of a sweep is visited: every step, or each n-th where there is no time for all.
 
-HSSTORE_SWEEP_EVERY says n; an odd one, where steps alternate. What is told of a sweep counts the steps that were visited.
+HSSTORE_SWEEP_EVERY says n, an odd one, since some steps alternate. What is told of a sweep counts
+the steps that were visited.
 """
 
 import os
