@@ -277,10 +277,13 @@ def _remove_intent(filesystem: Filesystem, root: Path, version: ShardVersion) ->
 
 @contextlib.contextmanager
 def _fenced(filesystem: Filesystem, staged: StagedShard) -> Iterator[None]:
-    """Name the reason when a takeover renamed the staging folder away under us."""
+    """Name the reason when a takeover renamed the staging folder away under us.
+
+    What such a writer then finds, or misses, is its successor's work half done.
+    """
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, StoreError):
         if filesystem.exists(staged.folder):
             raise
         raise overtaken(staged.marker.version.shard) from None
